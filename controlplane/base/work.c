@@ -1,0 +1,100 @@
+#include "base/work.h"
+
+#include "base/buf.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+struct cp_workers {
+    cp_loop *loop;
+    pthread_mutex_t mu; /* guards all below */
+    pthread_cond_t cond;
+    cp_work *head, **tail;
+    unsigned queued, idle, started, max;
+    bool stopping;
+    pthread_t threads[];
+};
+
+static void post_done(cp_task *t) {
+    cp_work *w = CP_CONTAINER(t, cp_work, task);
+    w->done(w);
+}
+
+static cp_work *next_work(cp_workers *p) {
+    pthread_mutex_lock(&p->mu);
+    while (!p->head && !p->stopping) {
+        p->idle++;
+        pthread_cond_wait(&p->cond, &p->mu);
+        p->idle--;
+    }
+    cp_work *w = p->head;
+    if (w) {
+        p->head = w->next;
+        p->queued--;
+        if (!p->head) p->tail = &p->head;
+    }
+    pthread_mutex_unlock(&p->mu);
+    return w;
+}
+
+static void *worker_main(void *arg) {
+    cp_workers *p = arg;
+    for (cp_work *w; (w = next_work(p));) {
+        w->run(w);
+        cp_loop_post(p->loop, &w->task, post_done);
+    }
+    return NULL;
+}
+
+cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
+    (void)err;
+    cp_workers *p = cp_alloc(sizeof *p + threads * sizeof(pthread_t));
+    p->loop = loop;
+    p->max = threads;
+    p->tail = &p->head;
+    pthread_mutex_init(&p->mu, NULL);
+    pthread_cond_init(&p->cond, NULL);
+    return p;
+}
+
+/* Signals are the loop thread's business. */
+static bool start_thread(cp_workers *p) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 256 * 1024);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    bool ok = pthread_create(&p->threads[p->started], &attr, worker_main, p) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    if (ok) p->started++;
+    return ok;
+}
+
+void cp_workers_submit(cp_workers *p, cp_work *w, void (*run)(cp_work *), void (*done)(cp_work *)) {
+    w->run = run;
+    w->done = done;
+    w->pool = p;
+    w->next = NULL;
+    pthread_mutex_lock(&p->mu);
+    *p->tail = w;
+    p->tail = &w->next;
+    p->queued++;
+    if (p->queued > p->idle && p->started < p->max && !start_thread(p) && p->started == 0) abort();
+    pthread_cond_signal(&p->cond);
+    pthread_mutex_unlock(&p->mu);
+}
+
+void cp_workers_free(cp_workers *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->mu);
+    p->stopping = true;
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->mu);
+    for (unsigned i = 0; i < p->started; i++) pthread_join(p->threads[i], NULL);
+    pthread_mutex_destroy(&p->mu);
+    pthread_cond_destroy(&p->cond);
+    free(p);
+}
