@@ -76,6 +76,7 @@ void cp_frame_take(cp_frame_in *d, const cp_frame_event *ev, cp_buf *out) {
 static cp_frame_kind emit(cp_frame_event *ev, cp_frame_kind kind, unsigned code, cp_str payload) {
     ev->kind = kind;
     ev->code = (uint16_t)code;
+    ev->data = NULL;
     ev->payload = payload.n ? payload : CP_STR("");
     return kind;
 }
@@ -192,11 +193,13 @@ static bool take_bytes(cp_frame_in *d, bool text, char *dst, const char *src, si
     return true;
 }
 
-static cp_frame_kind emit_message(cp_frame_in *d, cp_frame_event *ev, unsigned opcode, cp_str payload) {
+static cp_frame_kind emit_message(cp_frame_in *d, cp_frame_event *ev, unsigned opcode, char *p, size_t n) {
     if (opcode == CP_OP_TEXT && !cp_utf8_complete(&d->utf8))
         return refuse(d, ev, CP_CLOSE_BAD_DATA, "text ends inside a UTF-8 sequence");
     ev->opcode = (uint8_t)opcode;
-    return emit(ev, CP_FRAME_MESSAGE, 0, payload);
+    emit(ev, CP_FRAME_MESSAGE, 0, (cp_str){p, n});
+    ev->data = n ? p : d->ctl; /* an empty message may have no buffer at all */
+    return CP_FRAME_MESSAGE;
 }
 
 /* Advances *at over the payload of a data frame; NEED_MORE here means no event yet. */
@@ -204,10 +207,7 @@ static cp_frame_kind take_data(cp_frame_in *d, char *data, size_t n, size_t *at,
     char *src = data + *at, *dst = src;
     bool whole = n - *at >= d->left, starts = d->off == 0 && d->opcode != CP_OP_CONT;
     size_t take = whole ? (size_t)d->left : n - *at;
-    if (starts) {
-        d->msg_opcode = d->opcode;
-        d->utf8 = (cp_utf8){0};
-    }
+    if (starts) d->msg_opcode = d->opcode; /* utf8 is between characters: the last text would have failed otherwise */
     bool in_place = starts && whole && d->fin;
     if (!in_place && take) {
         cp_buf_reserve(&d->msg, take);
@@ -222,9 +222,9 @@ static cp_frame_kind take_data(cp_frame_in *d, char *data, size_t n, size_t *at,
     d->in_frame = false;
     if (!d->fin) return CP_FRAME_NEED_MORE;
     d->msg_opcode = 0;
-    if (in_place) return emit_message(d, ev, opcode, (cp_str){src, take});
+    if (in_place) return emit_message(d, ev, opcode, src, take);
     d->handed = true;
-    return emit_message(d, ev, opcode, cp_buf_str(&d->msg));
+    return emit_message(d, ev, opcode, d->msg.p, d->msg.n);
 }
 
 bool cp_frame_close_code_ok(unsigned code) {

@@ -52,6 +52,7 @@ typedef struct cp_frame_event {
     cp_frame_kind kind;
     uint8_t opcode;
     uint16_t code;
+    char *data;     /* MESSAGE: payload.p, writable; else NULL */
     cp_str payload; /* p is never NULL; borrowed from the input or the decoder until the next call of cp_frame_next */
 } cp_frame_event;
 

@@ -44,6 +44,12 @@ static void feed(cp_frame_in *d, const char *p, size_t n, cp_buf *trace) {
             break;
         }
         assert_non_null(ev.payload.p);
+        if (kind == CP_FRAME_MESSAGE) {
+            assert_non_null(ev.data);
+            if (ev.payload.n) assert_ptr_equal(ev.data, ev.payload.p);
+        } else {
+            assert_null(ev.data);
+        }
         trace_event(trace, &ev);
     }
     free(in);
@@ -205,8 +211,8 @@ static void lengths(void **state) {
         cp_autobuf cp_buf b = {0}, want = {0};
         add(&b, 0x81, body, sizes[i]);
         add(&b, 0x82, body, sizes[i]);
-        trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_TEXT, 0, {body, sizes[i]}});
-        trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_BINARY, 0, {body, sizes[i]}});
+        trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_TEXT, 0, NULL, {body, sizes[i]}});
+        trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_BINARY, 0, NULL, {body, sizes[i]}});
         expect_cut(CP_FRAME_SERVER, MAX, b.p, b.n, cp_buf_z(&want), b.n, b.n);
         expect_cut(CP_FRAME_SERVER, MAX, b.p, b.n, cp_buf_z(&want), 997, 997);
         expect_cut(CP_FRAME_SERVER, MAX, b.p, b.n, cp_buf_z(&want), 1, 1);
@@ -291,7 +297,7 @@ static void fragments(void **state) {
     memset(x, 'x', sizeof x);
     for (size_t i = 0; i < sizeof zs; i++) add(&b, i == 0 ? 0x02 : i == 999 ? 0x80 : 0x00, "x", 1);
     cp_autobuf cp_buf want = {0};
-    trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_BINARY, 0, {x, sizeof x}});
+    trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_BINARY, 0, NULL, {x, sizeof x}});
     server(b.p, b.n, cp_buf_z(&want));
 }
 
@@ -333,8 +339,7 @@ static void utf8(void **state) {
                                       "\xed\xa0\x80",
                                       "\xf4\x90\x80\x80",
                                       "\xe2\x82",
-                                      "\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xed\xa0\x80"
-                                      "edited"};
+                                      "\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xed\xa0\x80 edited"};
     for (size_t i = 0; i < CP_COUNT(bad); i++) {
         cp_autobuf cp_buf want = {0};
         one(0x81, bad[i], strlen(bad[i]), "ERROR 1007\n");
@@ -363,7 +368,7 @@ static void utf8_fails_early(void **state) {
     body[8192] = '\xa9';
     add(&b, 0x81, body, sizeof body);
     cp_autobuf cp_buf want = {0};
-    trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_TEXT, 0, {body, sizeof body}});
+    trace_event(&want, &(cp_frame_event){CP_FRAME_MESSAGE, CP_OP_TEXT, 0, NULL, {body, sizeof body}});
     server(b.p, b.n, cp_buf_z(&want));
     body[8192] = 'a';
     cp_buf_clear(&b);
