@@ -38,7 +38,8 @@ const char *cp_errno_name(int sys) {
     return name ? name : "EUNKNOWN";
 }
 
-static void fill(cp_err *err, cp_code code, int sys, const char *field, const char *fmt, va_list ap) {
+__attribute__((format(printf, 5, 0))) static void fill(cp_err *err, cp_code code, int sys, const char *field,
+                                                       const char *fmt, va_list ap) {
     if (!err) return;
     err->code = code;
     err->sys = sys;

@@ -1,0 +1,99 @@
+#include "registry/db.h"
+
+#include <stdio.h>
+
+static const char *const statements[CP_SQL_COUNT] = {
+#define X(id, sql) [CP_SQL_##id] = sql,
+#include "registry/statements.def"
+#undef X
+};
+
+static const struct migration {
+    const char *name, *sql;
+} migrations[] = {
+#include "migrations.inc"
+};
+
+int cp_db_fail(cp_db *db, const char *what, cp_err *err) {
+    int code = db->sq ? sqlite3_errcode(db->sq) : SQLITE_NOMEM;
+    cp_code kind = code == SQLITE_FULL ? CP_E_NO_SPACE : CP_E_INTERNAL_ERROR;
+    return cp_fail(err, kind, "registry: %s: %s", what, db->sq ? sqlite3_errmsg(db->sq) : "out of memory");
+}
+
+bool cp_db_damaged(const cp_db *db) {
+    int code = db->sq ? sqlite3_errcode(db->sq) & 0xff : SQLITE_OK;
+    return code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
+}
+
+int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
+    return sqlite3_exec(db->sq, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : cp_db_fail(db, "statement", err);
+}
+
+/* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency. */
+int cp_db_open(cp_db *db, const char *path, cp_err *err) {
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
+    if (sqlite3_open_v2(path, &db->sq, flags, NULL) != SQLITE_OK) return cp_db_fail(db, path, err);
+    sqlite3_extended_result_codes(db->sq, 0);
+    sqlite3_busy_timeout(db->sq, 10000); /* somebody else may look at the file for a while */
+    return cp_db_exec(db,
+                      "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
+                      "PRAGMA cache_size=-512; PRAGMA wal_autocheckpoint=256; PRAGMA journal_size_limit=1048576;",
+                      err);
+}
+
+void cp_db_close(cp_db *db) {
+    for (int i = 0; i < CP_SQL_COUNT; i++) sqlite3_finalize(db->stmts[i]);
+    sqlite3_close(db->sq);
+    *db = (cp_db){0};
+}
+
+static int user_version(cp_db *db, int *out, cp_err *err) {
+    sqlite3_stmt *st = NULL;
+    int rc = -1;
+    if (sqlite3_prepare_v2(db->sq, "PRAGMA user_version", -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW) {
+        *out = sqlite3_column_int(st, 0);
+        rc = 0;
+    } else {
+        cp_db_fail(db, "schema version", err);
+    }
+    sqlite3_finalize(st);
+    return rc;
+}
+
+static int migrate_one(cp_db *db, int number, cp_err *err) {
+    char version[48];
+    snprintf(version, sizeof version, "PRAGMA user_version=%d; COMMIT", number + 1);
+    if (cp_db_exec(db, "BEGIN IMMEDIATE", err) < 0) return -1;
+    if (cp_db_exec(db, migrations[number].sql, err) == 0 && cp_db_exec(db, version, err) == 0) return 0;
+    cp_wrap(err, "migration %s", migrations[number].name);
+    sqlite3_exec(db->sq, "ROLLBACK", NULL, NULL, NULL);
+    return -1;
+}
+
+int cp_db_migrate(cp_db *db, cp_err *err) {
+    int have = 0, want = (int)CP_COUNT(migrations);
+    if (user_version(db, &have, err) < 0) return -1;
+    if (have > want)
+        return cp_fail(err, CP_E_NOT_SUPPORTED, "registry: the database has schema %d, this program knows %d: it was written by a newer one",
+                       have, want);
+    for (; have < want; have++)
+        if (migrate_one(db, have, err) < 0) return -1;
+    return 0;
+}
+
+sqlite3_stmt *cp_db_stmt(cp_db *db, cp_sql_id id, cp_err *err) {
+    if (!db->stmts[id] &&
+        sqlite3_prepare_v3(db->sq, statements[id], -1, SQLITE_PREPARE_PERSISTENT, &db->stmts[id], NULL) != SQLITE_OK) {
+        cp_db_fail(db, "prepare", err);
+        return NULL;
+    }
+    sqlite3_reset(db->stmts[id]);
+    sqlite3_clear_bindings(db->stmts[id]);
+    return db->stmts[id];
+}
+
+int cp_db_run(cp_db *db, sqlite3_stmt *st, cp_err *err) {
+    int rc = sqlite3_step(st) == SQLITE_DONE ? 0 : cp_db_fail(db, "write", err);
+    sqlite3_reset(st);
+    return rc;
+}

@@ -1,0 +1,273 @@
+/* Design notes. The loop queues operations under a mutex; the writer thread takes the whole queue, applies it in one
+ * transaction and commits once (group commit), then posts the completions in order. An operation owns a packed copy of its
+ * row's strings. A transaction that fails is applied again operation by operation, so that one bad row does not take its
+ * neighbours with it; what fails then is reported to its own completion, and marks the registry unhealthy until a commit
+ * succeeds. The queue is bounded in bytes; when the disk does not keep up, a write is refused and its completion says so. */
+#include "registry/registry.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "registry/db.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { QUEUE_MAX_BYTES = 64 << 20 };
+
+typedef enum { OP_PUT_EXEC, OP_DEL_EXEC, OP_PUT_SESSION, OP_DEL_SESSION } op_kind;
+
+struct op {
+    struct op *next;
+    op_kind kind;
+    size_t bytes;
+    cp_reg_done *done;
+    union {
+        cp_exec_row exec;
+        cp_session_row session;
+        const char *id;
+    };
+    char text[]; /* the strings that the row points to */
+};
+
+struct cp_registry {
+    cp_loop *loop;
+    cp_db db; /* the writer's, except before the thread starts and after it ended */
+    pthread_t thread;
+    atomic_bool healthy;
+    pthread_mutex_t mu; /* guards all below */
+    pthread_cond_t work, idle;
+    struct op *head, **tail;
+    size_t bytes;
+    bool busy, stopping;
+};
+
+/* ---- operations ---- */
+
+static size_t len(const char *z) { return z ? strlen(z) + 1 : 0; }
+
+static const char *pack(char **at, const char *z) {
+    if (!z) return NULL;
+    size_t n = len(z);
+    char *p = memcpy(*at, z, n);
+    *at += n;
+    return p;
+}
+
+static struct op *op_new(op_kind kind, size_t text_bytes, cp_reg_done *done) {
+    struct op *op = cp_alloc(sizeof *op + text_bytes);
+    op->kind = kind;
+    op->bytes = sizeof *op + text_bytes;
+    op->done = done;
+    return op;
+}
+
+static int apply(cp_db *db, const struct op *op, cp_err *err) {
+    switch (op->kind) {
+    case OP_PUT_EXEC: return cp_store_put_exec(db, &op->exec, err);
+    case OP_DEL_EXEC: return cp_store_del_exec(db, op->id, err);
+    case OP_PUT_SESSION: return cp_store_put_session(db, &op->session, err);
+    case OP_DEL_SESSION: return cp_store_del_session(db, op->id, err);
+    }
+    return 0;
+}
+
+/* ---- the writer thread ---- */
+
+static int commit(cp_registry *r, const struct op *from, const struct op *end, cp_err *err) {
+    if (cp_db_exec(&r->db, "BEGIN IMMEDIATE", err) < 0) return -1;
+    for (const struct op *op = from; op != end; op = op->next)
+        if (apply(&r->db, op, err) < 0) goto fail;
+    if (cp_db_exec(&r->db, "COMMIT", err) == 0) {
+        cp_metric_add(CP_M_REGISTRY_COMMITS, 1);
+        return 0;
+    }
+fail:
+    sqlite3_exec(r->db.sq, "ROLLBACK", NULL, NULL, NULL); /* fails harmlessly where SQLite has rolled back already */
+    return -1;
+}
+
+static void run_done(cp_task *t) {
+    cp_reg_done *d = CP_CONTAINER(t, cp_reg_done, task);
+    d->fn(d);
+}
+
+static void complete(cp_registry *r, struct op *op, const cp_err *failed) {
+    if (failed) cp_log(CP_LOG_ERROR, "registry.write", failed->msg);
+    if (op->done) {
+        op->done->failed = failed != NULL;
+        if (failed) op->done->err = *failed;
+        cp_loop_post(r->loop, &op->done->task, run_done);
+    }
+    free(op);
+}
+
+static void write_batch(cp_registry *r, struct op *head) {
+    cp_err err;
+    bool whole = commit(r, head, NULL, &err) == 0, all_ok = true;
+    while (head) {
+        struct op *op = head;
+        head = op->next;
+        bool ok = whole || commit(r, op, op->next, &err) == 0;
+        all_ok &= ok;
+        complete(r, op, ok ? NULL : &err);
+    }
+    atomic_store_explicit(&r->healthy, all_ok, memory_order_relaxed);
+}
+
+static void *writer_main(void *arg) {
+    cp_registry *r = arg;
+    pthread_mutex_lock(&r->mu);
+    for (;;) {
+        while (!r->head && !r->stopping) pthread_cond_wait(&r->work, &r->mu);
+        if (!r->head) break;
+        struct op *batch = r->head;
+        r->head = NULL;
+        r->tail = &r->head;
+        r->bytes = 0;
+        r->busy = true;
+        pthread_mutex_unlock(&r->mu);
+        write_batch(r, batch);
+        pthread_mutex_lock(&r->mu);
+        r->busy = false;
+        pthread_cond_broadcast(&r->idle);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return NULL;
+}
+
+static void enqueue(cp_registry *r, struct op *op) {
+    pthread_mutex_lock(&r->mu);
+    bool room = r->bytes + op->bytes <= QUEUE_MAX_BYTES;
+    if (room) {
+        *r->tail = op;
+        r->tail = &op->next;
+        r->bytes += op->bytes;
+        pthread_cond_signal(&r->work);
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (room) return;
+    cp_err err;
+    cp_fail(&err, CP_E_LIMIT_EXCEEDED, "registry: the disk does not keep up, a record was not written");
+    complete(r, op, &err);
+}
+
+/* ---- API ---- */
+
+static int open_db(cp_registry *r, const char *dir, cp_err *err) {
+    char path[4096], aside[4200];
+    snprintf(path, sizeof path, "%s/registry.db", dir);
+    if (cp_db_open(&r->db, path, err) == 0 && cp_db_migrate(&r->db, err) == 0) return 0;
+    bool damaged = cp_db_damaged(&r->db);
+    cp_db_close(&r->db);
+    if (!damaged) return -1;
+    snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)cp_wall_ms());
+    if (rename(path, aside) < 0) return -1;
+    cp_log(CP_LOG_ERROR, "registry.damaged", "the registry was damaged; it was moved aside and begun anew", CP_KVZ("moved_to", aside));
+    const char *const parts[] = {"-wal", "-shm"}; /* belong to the damaged file: they must not be replayed into the new one */
+    for (size_t i = 0; i < CP_COUNT(parts); i++) {
+        snprintf(aside, sizeof aside, "%s%s", path, parts[i]);
+        remove(aside);
+    }
+    return cp_db_open(&r->db, path, err) < 0 ? -1 : cp_db_migrate(&r->db, err);
+}
+
+static int start_writer(cp_registry *r, cp_err *err) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 * 1024);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&r->thread, &attr, writer_main, r);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    return rc ? cp_fail_sys(err, CP_E_INTERNAL_ERROR, rc, "registry writer thread") : 0;
+}
+
+cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err) {
+    cp_registry *r = cp_new(cp_registry);
+    r->loop = loop;
+    r->tail = &r->head;
+    atomic_init(&r->healthy, true);
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_cond_init(&r->work, NULL);
+    pthread_cond_init(&r->idle, NULL);
+    if (open_db(r, dir, err) == 0 && start_writer(r, err) == 0) return r;
+    cp_db_close(&r->db);
+    pthread_mutex_destroy(&r->mu);
+    pthread_cond_destroy(&r->work);
+    pthread_cond_destroy(&r->idle);
+    free(r);
+    return NULL;
+}
+
+void cp_registry_close(cp_registry *r) {
+    if (!r) return;
+    pthread_mutex_lock(&r->mu);
+    r->stopping = true;
+    pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->mu);
+    pthread_join(r->thread, NULL);
+    cp_db_close(&r->db);
+    pthread_mutex_destroy(&r->mu);
+    pthread_cond_destroy(&r->work);
+    pthread_cond_destroy(&r->idle);
+    free(r);
+}
+
+void cp_registry_put_exec(cp_registry *r, const cp_exec_row *row, cp_reg_done *done) {
+    const char *const *in[] = {&row->id, &row->process_id, &row->session, &row->command, &row->cwd, &row->state, &row->outcome, &row->error};
+    size_t n = 0;
+    for (size_t i = 0; i < CP_COUNT(in); i++) n += len(*in[i]);
+    struct op *op = op_new(OP_PUT_EXEC, n, done);
+    op->exec = *row;
+    cp_exec_row *o = &op->exec;
+    const char **out[] = {&o->id, &o->process_id, &o->session, &o->command, &o->cwd, &o->state, &o->outcome, &o->error};
+    char *at = op->text;
+    for (size_t i = 0; i < CP_COUNT(out); i++) *out[i] = pack(&at, *in[i]);
+    enqueue(r, op);
+}
+
+void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_done *done) {
+    struct op *op = op_new(OP_PUT_SESSION, len(row->id) + len(row->cwd) + len(row->state), done);
+    op->session = *row;
+    char *at = op->text;
+    op->session.id = pack(&at, row->id);
+    op->session.cwd = pack(&at, row->cwd);
+    op->session.state = pack(&at, row->state);
+    enqueue(r, op);
+}
+
+static void enqueue_del(cp_registry *r, op_kind kind, const char *id) {
+    struct op *op = op_new(kind, len(id), NULL);
+    char *at = op->text;
+    op->id = pack(&at, id);
+    enqueue(r, op);
+}
+
+void cp_registry_del_exec(cp_registry *r, const char *id) { enqueue_del(r, OP_DEL_EXEC, id); }
+void cp_registry_del_session(cp_registry *r, const char *id) { enqueue_del(r, OP_DEL_SESSION, id); }
+
+int cp_registry_flush(cp_registry *r, cp_err *err) {
+    pthread_mutex_lock(&r->mu);
+    while (r->head || r->busy) pthread_cond_wait(&r->idle, &r->mu);
+    pthread_mutex_unlock(&r->mu);
+    return cp_registry_healthy(r) ? 0 : cp_fail(err, CP_E_INTERNAL_ERROR, "registry: the last write failed");
+}
+
+/* The connection is the writer's own: read only while it sleeps. */
+int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
+    if (cp_registry_flush(r, err) < 0) return -1;
+    return cp_store_each_exec(&r->db, fn, arg, err);
+}
+
+int cp_registry_each_session(cp_registry *r, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
+    if (cp_registry_flush(r, err) < 0) return -1;
+    return cp_store_each_session(&r->db, fn, arg, err);
+}
+
+bool cp_registry_healthy(const cp_registry *r) { return atomic_load_explicit(&r->healthy, memory_order_relaxed); }

@@ -1,0 +1,76 @@
+#pragma once
+/* The registry: SQLite in WAL mode behind one writer thread with group commit. The only place with SQL.
+ *
+ * Writes are queued from the loop thread and committed in order; a done callback (on the loop) says that the row is on
+ * disk. Reads happen at start-up only, before the loop runs: the living truth is in the services. Environment values
+ * and file bodies are never stored. */
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/loop.h"
+
+typedef struct cp_registry cp_registry;
+
+typedef enum { CP_ROW_BUFFERED, CP_ROW_STREAM, CP_ROW_PROCESS } cp_row_kind;
+
+/* One execution: a buffered call with an id, a stream, or a background process. Strings are borrowed; NULL = absent. */
+typedef struct cp_exec_row {
+    const char *id;             /* execution id, primary key */
+    const char *process_id;     /* NULL unless it is listed as a process */
+    cp_row_kind kind;
+    const char *session;        /* NULL: sessionless */
+    const char *command;        /* shell text or the joined argv */
+    const char *cwd;
+    uint8_t fingerprint[32];    /* SHA-256 of the request: the same id with another request is a conflict */
+    const char *state;          /* "intent" | "running" | "ended" */
+    int64_t pid;                /* 0 unknown */
+    uint64_t pid_start;
+    int64_t started_ms, ended_ms; /* wall clock; 0 not yet */
+    const char *outcome;        /* see services/exec.h */
+    int exit_code;              /* -1 none */
+    int signal;
+    uint64_t total[2], dropped[2]; /* bytes of stdout, stderr */
+    uint64_t max_rss, cpu_us;
+    const char *error;          /* why it could not start */
+    int error_errno;
+    bool stopped_by_us;
+    bool timed_out;
+    bool truncated[2];
+} cp_exec_row;
+
+typedef struct cp_session_row {
+    const char *id;
+    const char *cwd;
+    const char *state;          /* "live" | "ended" */
+    int64_t created_ms, ended_ms;
+    int64_t pid;
+    uint64_t pid_start;
+} cp_session_row;
+
+/* Completion of a write. Embed in the owner; called on the loop; err NULL when committed. */
+typedef struct cp_reg_done {
+    cp_task task;
+    struct cp_reg_done *next;
+    bool failed;
+    cp_err err;
+    void (*fn)(struct cp_reg_done *d);
+} cp_reg_done;
+
+/* Opens or creates DIR/registry.db, migrates it (schema/sql/NNN_*.sql, numbered), starts the writer thread. A database
+ * of a newer schema is refused. A damaged one is moved aside (registry.db.damaged-<ms>), logged, and made anew. */
+cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err);
+/* Commits what is queued, then closes. */
+void cp_registry_close(cp_registry *r);
+
+/* Insert or replace. done may be NULL. Never blocks. */
+void cp_registry_put_exec(cp_registry *r, const cp_exec_row *row, cp_reg_done *done);
+void cp_registry_del_exec(cp_registry *r, const char *id);
+void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_done *done);
+void cp_registry_del_session(cp_registry *r, const char *id);
+
+/* Start-up: each row in order of start; the row is borrowed for the call. */
+int cp_registry_each_exec(cp_registry *r, void (*fn)(void *arg, const cp_exec_row *row), void *arg, cp_err *err);
+int cp_registry_each_session(cp_registry *r, void (*fn)(void *arg, const cp_session_row *row), void *arg, cp_err *err);
+/* Waits until everything queued so far is committed. Shutdown and tests. */
+int cp_registry_flush(cp_registry *r, cp_err *err);
+/* Can it still be written? For /readyz. Any thread. */
+bool cp_registry_healthy(const cp_registry *r);

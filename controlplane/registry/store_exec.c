@@ -1,0 +1,94 @@
+#include "registry/db.h"
+
+enum { FLAG_STOPPED = 1, FLAG_TIMED_OUT = 2, FLAG_TRUNC_OUT = 4, FLAG_TRUNC_ERR = 8 };
+
+static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC); }
+static const char *col(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
+
+static int flags_of(const cp_exec_row *r) {
+    return (r->stopped_by_us ? FLAG_STOPPED : 0) | (r->timed_out ? FLAG_TIMED_OUT : 0) | (r->truncated[0] ? FLAG_TRUNC_OUT : 0) |
+           (r->truncated[1] ? FLAG_TRUNC_ERR : 0);
+}
+
+int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_PUT_EXEC, err);
+    if (!st) return -1;
+    text(st, 1, r->id);
+    text(st, 2, r->process_id);
+    sqlite3_bind_int(st, 3, (int)r->kind);
+    text(st, 4, r->session);
+    text(st, 5, r->command);
+    text(st, 6, r->cwd);
+    sqlite3_bind_blob(st, 7, r->fingerprint, sizeof r->fingerprint, SQLITE_STATIC);
+    text(st, 8, r->state);
+    sqlite3_bind_int64(st, 9, r->pid);
+    sqlite3_bind_int64(st, 10, (sqlite3_int64)r->pid_start);
+    sqlite3_bind_int64(st, 11, r->started_ms);
+    sqlite3_bind_int64(st, 12, r->ended_ms);
+    text(st, 13, r->outcome);
+    sqlite3_bind_int(st, 14, r->exit_code);
+    sqlite3_bind_int(st, 15, r->signal);
+    for (int i = 0; i < 2; i++) {
+        sqlite3_bind_int64(st, 16 + i, (sqlite3_int64)r->total[i]);
+        sqlite3_bind_int64(st, 18 + i, (sqlite3_int64)r->dropped[i]);
+    }
+    sqlite3_bind_int64(st, 20, (sqlite3_int64)r->max_rss);
+    sqlite3_bind_int64(st, 21, (sqlite3_int64)r->cpu_us);
+    text(st, 22, r->error);
+    sqlite3_bind_int(st, 23, r->error_errno);
+    sqlite3_bind_int(st, 24, flags_of(r));
+    return cp_db_run(db, st, err);
+}
+
+int cp_store_del_exec(cp_db *db, const char *id, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_DEL_EXEC, err);
+    if (!st) return -1;
+    text(st, 1, id);
+    return cp_db_run(db, st, err);
+}
+
+static cp_exec_row row_of(sqlite3_stmt *st) {
+    int flags = sqlite3_column_int(st, 23);
+    cp_exec_row r = {
+        .id = col(st, 0),
+        .process_id = col(st, 1),
+        .kind = (cp_row_kind)sqlite3_column_int(st, 2),
+        .session = col(st, 3),
+        .command = col(st, 4),
+        .cwd = col(st, 5),
+        .state = col(st, 7),
+        .pid = sqlite3_column_int64(st, 8),
+        .pid_start = (uint64_t)sqlite3_column_int64(st, 9),
+        .started_ms = sqlite3_column_int64(st, 10),
+        .ended_ms = sqlite3_column_int64(st, 11),
+        .outcome = col(st, 12),
+        .exit_code = sqlite3_column_int(st, 13),
+        .signal = sqlite3_column_int(st, 14),
+        .max_rss = (uint64_t)sqlite3_column_int64(st, 19),
+        .cpu_us = (uint64_t)sqlite3_column_int64(st, 20),
+        .error = col(st, 21),
+        .error_errno = sqlite3_column_int(st, 22),
+        .stopped_by_us = flags & FLAG_STOPPED,
+        .timed_out = flags & FLAG_TIMED_OUT,
+        .truncated = {flags & FLAG_TRUNC_OUT, flags & FLAG_TRUNC_ERR},
+    };
+    if (sqlite3_column_bytes(st, 6) == sizeof r.fingerprint) memcpy(r.fingerprint, sqlite3_column_blob(st, 6), sizeof r.fingerprint);
+    for (int i = 0; i < 2; i++) {
+        r.total[i] = (uint64_t)sqlite3_column_int64(st, 15 + i);
+        r.dropped[i] = (uint64_t)sqlite3_column_int64(st, 17 + i);
+    }
+    return r;
+}
+
+int cp_store_each_exec(cp_db *db, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_ALL_EXEC, err);
+    if (!st) return -1;
+    int rc;
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+        cp_exec_row r = row_of(st);
+        fn(arg, &r);
+    }
+    if (rc != SQLITE_DONE) cp_db_fail(db, "read executions", err);
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? 0 : -1;
+}

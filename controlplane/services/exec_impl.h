@@ -1,0 +1,54 @@
+#pragma once
+/* Between exec.c and its backends (session.c, pool.c, exec_spawn.c). Nobody else includes this.
+ *
+ * A backend gets an execution whose outputs exist (e->out[0], e->out[1]) and must, in this order: attach the read ends
+ * to them, call cp_exec_started (or cp_exec_failed), and call cp_exec_exited once with the true status. exec.c then runs
+ * the drain window, waits for both outputs to end, ends the execution and tells the watchers. Timeouts, stdin pumping,
+ * kill escalation, registry rows and history are exec.c's. */
+#include "keeper/client.h"
+#include "services/exec.h"
+#include "services/tree.h"
+
+typedef struct cp_exec_backend {
+    const char *name;
+    /* Which processes belong to the execution right now, for signals: appends pids (verified by start time) in
+     * tree order. Default (NULL): the process group and descendants of e->pid. */
+    void (*collect)(cp_exec *e, struct cp_tree *tree);
+    /* The execution is to end at once but its own processes were killed in vain or there are none: a shell that is busy itself.
+     * NULL where it cannot happen. */
+    void (*unwedge)(cp_exec *e);
+    /* The execution is going away (ended and reaped): release what the backend holds. */
+    void (*release)(cp_exec *e);
+} cp_exec_backend;
+
+/* A resolved request that outlives the client's strings; owned by the execution, freed after the start. */
+typedef struct cp_exec_job {
+    char *command;
+    char **args;      /* NULL-terminated, or NULL */
+    char *cwd;        /* NULL: default */
+    char **env;       /* "NAME=value", NULL-terminated, or NULL */
+    bool want_stdin;  /* a pipe instead of /dev/null */
+    bool set_user;
+    uid_t uid;
+    gid_t gid;
+    char *user;
+} cp_exec_job;
+
+struct cp_exec_impl; /* exec.c's */
+cp_exec_job *cp_exec_job_of(cp_exec *e);
+void cp_exec_set_backend(cp_exec *e, const cp_exec_backend *b, void *data);
+void *cp_exec_backend_data(cp_exec *e);
+
+/* Attach the read ends (owned from here on; -1: that stream ends at once). */
+void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd);
+/* The write end of the child's stdin, non-blocking (owned from here on), when job->want_stdin. */
+void cp_exec_attach_stdin(cp_exec *e, int fd);
+void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time);
+void cp_exec_failed(cp_exec *e, const cp_err *err);
+/* Once. code/signal as the keeper or the shell reported; usage 0 where unknown. */
+void cp_exec_exited(cp_exec *e, const cp_exit *x);
+
+/* Backends' entries, called by cp_exec_start on the loop; failures go through cp_exec_failed, asynchronously. */
+void cp_exec_run_argv(cp_exec *e);     /* exec_spawn.c: argv, no shell; also a shell without pool for want_stdin etc. */
+void cp_exec_run_shell(cp_exec *e);    /* pool.c: sessionless shell text */
+void cp_exec_run_session(cp_exec *e);  /* session.c: shell text in e->session (created when unknown) */

@@ -1,0 +1,68 @@
+#pragma once
+/* The output of one stream of a child: an append-only log with offsets, and cursors that pull from it (design.md
+ * section 4). Loop thread only.
+ *
+ * Kinds. MEMORY: for buffered results; the loop reads the pipe itself; spills into a file at 256 KiB. FILE: for durable
+ * children; the pipe is spliced into a file by the io pool, so a crash loses nothing: the file's size is the truth.
+ *
+ * Budget. At most `budget` bytes are kept. While a blocking cursor is attached the child waits instead of losing bytes
+ * that this cursor has not read; otherwise the oldest bytes are dropped, and counted. received + dropped = written. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/work.h"
+
+typedef struct cp_output cp_output;
+
+typedef enum { CP_OUT_MEMORY, CP_OUT_FILE } cp_out_kind;
+
+typedef struct cp_output_opts {
+    cp_loop *loop;
+    cp_workers *workers;
+    cp_out_kind kind;
+    const char *path;  /* FILE: the file; MEMORY: where a spill goes (unlinked at once) */
+    uint64_t budget;   /* bytes kept; UINT64_MAX: all */
+    bool stop_at_budget; /* keep the FIRST budget bytes: the rest is read, counted and thrown away (maxOutputBytes) */
+} cp_output_opts;
+
+cp_output *cp_output_new(const cp_output_opts *o, cp_err *err);
+/* Opens the log of a former server again: total is the file's size + what was dropped. No fd is attached. */
+cp_output *cp_output_reopen(const cp_output_opts *o, uint64_t dropped, cp_err *err);
+void cp_output_free(cp_output *o); /* no cursor may be open; closes what is attached; the file stays (see unlink) */
+void cp_output_unlink(cp_output *o); /* removes the file, at once or when the last cursor closes */
+
+/* Takes the read end of a pipe and begins to drain it. on_end(arg): no writer is left and all has been stored. */
+int cp_output_attach(cp_output *o, int fd, void (*on_end)(void *arg), void *arg, cp_err *err);
+/* Drains what is in the pipe at this moment, then declares the log ended (on_end comes, asynchronously), though writers
+ * may live on: from then on the pipe is read in the background and thrown away so that they meet neither SIGPIPE nor a
+ * full pipe (a grandchild that outlives the command). */
+void cp_output_finish(cp_output *o);
+/* Appends bytes of our own ("Command timed out after …"). Only before the end. */
+void cp_output_append(cp_output *o, cp_str s);
+
+uint64_t cp_output_total(const cp_output *o);   /* bytes written so far */
+uint64_t cp_output_first(const cp_output *o);   /* offset of the oldest byte kept */
+uint64_t cp_output_dropped(const cp_output *o); /* bytes no longer there (== first, or total - budget with stop_at_budget) */
+bool cp_output_ended(const cp_output *o);
+bool cp_output_truncated(const cp_output *o);   /* stop_at_budget reached */
+
+/* Copies up to max bytes from offset `from` to the end of *out. Returns the number of bytes, 0 when there is nothing
+ * (yet). *at gets the offset where the data begin: > from when older bytes were dropped. Page-cache speed: it may read
+ * a file, so callers keep max ≤ 1 MiB on the loop. */
+size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at);
+
+/* A cursor. Embed in the owner. */
+typedef struct cp_cursor {
+    cp_output *o;
+    uint64_t at;      /* next offset wanted; the owner moves it by cp_cursor_advance */
+    bool blocking;    /* the child waits for this reader */
+    void (*wake)(struct cp_cursor *c); /* new bytes or the end; coalesced, level-triggered: comes again after advance
+                                          only for something new */
+    struct cp_cursor *prev, *next;
+} cp_cursor;
+void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *));
+void cp_cursor_advance(cp_cursor *c, uint64_t to);
+void cp_cursor_close(cp_cursor *c);

@@ -1,0 +1,35 @@
+#pragma once
+/* What the domain services share. One instance per server; everything is loop thread only unless a header says so. */
+#include "base/loop.h"
+#include "base/work.h"
+#include "keeper/client.h"
+#include "registry/registry.h"
+#include "schema/config.h"
+
+struct cp_execs;
+struct cp_sessions;
+struct cp_pool;
+
+typedef struct cp_services {
+    cp_loop *loop;
+    cp_workers *workers;
+    cp_keeper *keeper;
+    cp_registry *registry;
+    const cp_config *config;
+    const char *state_dir;  /* exists, 0700 */
+    const char *workspace;  /* absolute, exists */
+    char **base_env;        /* NULL-terminated environment for children: the server's own, without CONFLUX_* secrets */
+    struct cp_execs *execs;       /* services/exec.c */
+    struct cp_sessions *sessions; /* services/session.c */
+    struct cp_pool *pool;         /* services/pool.c: pre-started shells */
+    bool draining;          /* refuse new work */
+} cp_services;
+
+/* Opens execs, pool, sessions in this order on a struct whose other fields are set, re-adopts what the keeper held
+ * (cp_services_held is called for each during cp_keeper_open, before this) and agrees it with the registry. */
+int cp_services_open(cp_services *s, cp_err *err);
+/* Remembers a held child until cp_services_open. */
+void cp_services_held(cp_services *s, const cp_held *h);
+/* Ends children per kind, closes sessions, frees. done when nothing is left or the deadline has passed. */
+void cp_services_drain(cp_services *s, uint64_t deadline_ms, void (*done)(void *arg), void *arg);
+void cp_services_close(cp_services *s);

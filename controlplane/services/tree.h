@@ -1,0 +1,36 @@
+#pragma once
+/* Process trees from /proc, and signals that cannot hit a stranger: a pid counts only with its start time, and signals go
+ * through a pidfd opened before the start time is checked (the kernel may give the number to somebody else). Any thread; blocks only
+ * on /proc. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+typedef struct cp_proc {
+    pid_t pid, ppid, pgid, sid;
+    char state;          /* R S D Z T … */
+    uint64_t start_time; /* clock ticks since boot */
+    uint64_t cpu_ticks, rss_bytes;
+} cp_proc;
+
+/* Reads /proc/pid/stat; false when it does not exist (any more). */
+bool cp_proc_read(pid_t pid, cp_proc *out);
+
+typedef struct cp_tree {
+    cp_proc *v;
+    size_t n, cap;
+} cp_tree;
+void cp_tree_free(cp_tree *t);
+/* One snapshot of /proc. */
+int cp_tree_snapshot(cp_tree *all);
+/* Adds to `out` from the snapshot: root (if pid and start time match), all its descendants, the members of its process group and
+ * session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not look). No duplicates;
+ * parents before children. */
+void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
+void cp_tree_add(cp_tree *t, const cp_proc *p);
+bool cp_tree_has(const cp_tree *t, pid_t pid);
+/* pidfd_send_signal after checking the start time. 0, or -1 with errno (ESRCH when gone or somebody else). */
+int cp_proc_signal(const cp_proc *p, int sig);
+/* Is it there and not a zombie? */
+bool cp_proc_alive(const cp_proc *p);

@@ -1,0 +1,13 @@
+# cmake -DOUT=migrations.inc -DDIR=schema/sql -P embed_sql.cmake: the numbered migrations as C string literals.
+file(GLOB files ${DIR}/*.sql)
+list(SORT files)
+set(text "")
+foreach(f ${files})
+  get_filename_component(name ${f} NAME_WE)
+  file(READ ${f} sql)
+  string(REPLACE "\\" "\\\\" sql "${sql}")
+  string(REPLACE "\"" "\\\"" sql "${sql}")
+  string(REPLACE "\n" "\\n\"\n    \"" sql "${sql}")
+  string(APPEND text "{\"${name}\",\n    \"${sql}\"},\n")
+endforeach()
+file(WRITE ${OUT} "${text}")

@@ -1,0 +1,282 @@
+/* The registry on a temporary folder: rows survive, order holds, failures are told, damage is moved aside. */
+#include "base/clock.h"
+#include "registry/registry.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    char dir[64];
+    cp_loop *loop;
+    cp_registry *reg;
+};
+
+static int rm(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+static int setup(void **state) {
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->dir, sizeof f->dir, "/tmp/cp-registry-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    f->loop = cp_loop_new(NULL);
+    f->reg = cp_registry_open(f->loop, f->dir, NULL);
+    *state = f;
+    return f->reg ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    cp_registry_close(f->reg);
+    cp_loop_free(f->loop);
+    nftw(f->dir, rm, 8, FTW_DEPTH | FTW_PHYS);
+    free(f);
+    return 0;
+}
+
+static void reopen(struct fixture *f) {
+    cp_err err;
+    cp_registry_close(f->reg);
+    f->reg = cp_registry_open(f->loop, f->dir, &err);
+    assert_non_null(f->reg);
+}
+
+static const cp_exec_row sample = {
+    .id = "exec_1", .process_id = "proc_1", .kind = CP_ROW_PROCESS, .session = NULL, .command = "echo 'x'; exit 7", .cwd = "/tmp",
+    .fingerprint = {1, 2, 3, [31] = 9}, .state = "ended", .pid = 4242, .pid_start = 987654321, .started_ms = 1700000000000,
+    .ended_ms = 1700000000500, .outcome = "exited", .exit_code = 7, .signal = 0, .total = {100, 5000000000}, .dropped = {0, 4000000000},
+    .max_rss = 1 << 20, .cpu_us = 1500, .error = NULL, .stopped_by_us = true, .truncated = {false, true},
+};
+
+static void check_sample(void *arg, const cp_exec_row *r) {
+    ++*(int *)arg;
+    assert_string_equal(r->id, "exec_1");
+    assert_string_equal(r->process_id, "proc_1");
+    assert_int_equal(r->kind, CP_ROW_PROCESS);
+    assert_null(r->session);
+    assert_string_equal(r->command, "echo 'x'; exit 7");
+    assert_string_equal(r->cwd, "/tmp");
+    assert_memory_equal(r->fingerprint, sample.fingerprint, 32);
+    assert_string_equal(r->state, "ended");
+    assert_int_equal(r->pid, 4242);
+    assert_int_equal(r->pid_start, 987654321);
+    assert_int_equal(r->started_ms, 1700000000000);
+    assert_int_equal(r->ended_ms, 1700000000500);
+    assert_string_equal(r->outcome, "exited");
+    assert_int_equal(r->exit_code, 7);
+    assert_int_equal(r->total[1], 5000000000);
+    assert_int_equal(r->dropped[1], 4000000000);
+    assert_int_equal(r->max_rss, 1 << 20);
+    assert_int_equal(r->cpu_us, 1500);
+    assert_null(r->error);
+    assert_true(r->stopped_by_us);
+    assert_false(r->timed_out);
+    assert_false(r->truncated[0]);
+    assert_true(r->truncated[1]);
+}
+
+static void test_exec_round_trip(void **state) {
+    struct fixture *f = *state;
+    cp_exec_row first = sample;
+    first.state = "intent";
+    first.exit_code = -1;
+    cp_registry_put_exec(f->reg, &first, NULL);
+    cp_registry_put_exec(f->reg, &sample, NULL); /* replaces */
+    reopen(f);
+    int n = 0;
+    assert_int_equal(cp_registry_each_exec(f->reg, check_sample, &n, NULL), 0);
+    assert_int_equal(n, 1);
+    cp_registry_del_exec(f->reg, "exec_1");
+    reopen(f);
+    n = 0;
+    assert_int_equal(cp_registry_each_exec(f->reg, check_sample, &n, NULL), 0);
+    assert_int_equal(n, 0);
+}
+
+struct order {
+    char seen[64];
+    size_t n;
+};
+
+static void note_id(void *arg, const cp_exec_row *r) {
+    struct order *o = arg;
+    o->seen[o->n++] = r->id[0];
+}
+
+static void test_rows_come_in_order_of_start(void **state) {
+    struct fixture *f = *state;
+    const char *const ids[] = {"c", "a", "b"};
+    for (int i = 0; i < 3; i++) {
+        cp_exec_row r = sample;
+        r.id = ids[i];
+        r.started_ms = 1000 + i;
+        cp_registry_put_exec(f->reg, &r, NULL);
+    }
+    reopen(f);
+    struct order o = {0};
+    assert_int_equal(cp_registry_each_exec(f->reg, note_id, &o, NULL), 0);
+    assert_string_equal(o.seen, "cab");
+}
+
+struct waiter {
+    cp_reg_done done;
+    int *counter, at;
+    bool failed;
+};
+
+static void on_done(cp_reg_done *d) {
+    struct waiter *w = CP_CONTAINER(d, struct waiter, done);
+    w->at = ++*w->counter;
+    w->failed = d->failed;
+}
+
+static void run_until(struct fixture *f, const int *counter, int want) {
+    uint64_t deadline = cp_now_ms() + 20000;
+    while (*counter < want && cp_now_ms() < deadline) cp_loop_once(f->loop, 100);
+    assert_int_equal(*counter, want);
+}
+
+static void test_completions_come_in_order(void **state) {
+    struct fixture *f = *state;
+    int counter = 0;
+    struct waiter w[100] = {0};
+    char ids[100][8];
+    for (int i = 0; i < 100; i++) {
+        snprintf(ids[i], sizeof ids[i], "e%d", i);
+        cp_exec_row r = sample;
+        r.id = ids[i];
+        w[i].counter = &counter;
+        w[i].done.fn = on_done;
+        cp_registry_put_exec(f->reg, &r, &w[i].done);
+    }
+    run_until(f, &counter, 100);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(w[i].at, i + 1);
+        assert_false(w[i].failed);
+    }
+}
+
+/* A row that the schema refuses (id missing) fails alone: its neighbours in the same batch are committed. */
+static void test_one_bad_row_does_not_take_its_neighbours(void **state) {
+    struct fixture *f = *state;
+    int counter = 0;
+    struct waiter w[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        cp_exec_row r = sample;
+        r.id = i == 0 ? "before" : i == 1 ? "bad" : "later";
+        if (i == 1) r.command = NULL;
+        w[i].counter = &counter;
+        w[i].done.fn = on_done;
+        cp_registry_put_exec(f->reg, &r, &w[i].done);
+    }
+    run_until(f, &counter, 3);
+    assert_false(w[0].failed);
+    assert_true(w[1].failed);
+    assert_false(w[2].failed);
+    assert_int_equal(w[1].done.err.code, CP_E_INTERNAL_ERROR);
+    struct order o = {0};
+    reopen(f);
+    assert_int_equal(cp_registry_each_exec(f->reg, note_id, &o, NULL), 0);
+    assert_string_equal(o.seen, "bl");
+}
+
+static void check_session(void *arg, const cp_session_row *r) {
+    ++*(int *)arg;
+    assert_string_equal(r->id, "s");
+    assert_string_equal(r->cwd, "/usr");
+    assert_string_equal(r->state, "live");
+    assert_int_equal(r->created_ms, 5);
+    assert_int_equal(r->pid, 77);
+    assert_int_equal(r->pid_start, 88);
+}
+
+static void test_session_round_trip(void **state) {
+    struct fixture *f = *state;
+    cp_session_row row = {.id = "s", .cwd = "/usr", .state = "live", .created_ms = 5, .pid = 77, .pid_start = 88};
+    cp_registry_put_session(f->reg, &row, NULL);
+    reopen(f);
+    int n = 0;
+    assert_int_equal(cp_registry_each_session(f->reg, check_session, &n, NULL), 0);
+    assert_int_equal(n, 1);
+    cp_registry_del_session(f->reg, "s");
+    reopen(f);
+    assert_int_equal(cp_registry_each_session(f->reg, check_session, &n, NULL), 0);
+    assert_int_equal(n, 1);
+}
+
+static void db_path(struct fixture *f, char out[128]) { snprintf(out, 128, "%s/registry.db", f->dir); }
+
+static void test_newer_schema_is_refused(void **state) {
+    struct fixture *f = *state;
+    char path[128];
+    db_path(f, path);
+    cp_registry_close(f->reg);
+    f->reg = NULL;
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version=9999", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    cp_err err;
+    assert_null(cp_registry_open(f->loop, f->dir, &err));
+    assert_int_equal(err.code, CP_E_NOT_SUPPORTED);
+    assert_non_null(strstr(err.msg, "9999"));
+}
+
+static void test_damaged_database_is_moved_aside(void **state) {
+    struct fixture *f = *state;
+    char path[128];
+    db_path(f, path);
+    cp_registry_close(f->reg);
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    assert_true(fd >= 0);
+    char junk[4096];
+    memset(junk, 'j', sizeof junk);
+    assert_int_equal(write(fd, junk, sizeof junk), sizeof junk);
+    close(fd);
+    f->reg = cp_registry_open(f->loop, f->dir, NULL);
+    assert_non_null(f->reg);
+    assert_true(cp_registry_healthy(f->reg));
+    cp_registry_put_exec(f->reg, &sample, NULL);
+    reopen(f);
+    int n = 0;
+    assert_int_equal(cp_registry_each_exec(f->reg, check_sample, &n, NULL), 0);
+    assert_int_equal(n, 1);
+}
+
+/* Somebody holds the write lock for a moment: the writer waits, nothing is lost, the loop is not blocked meanwhile. */
+static void test_locked_database_is_waited_for(void **state) {
+    struct fixture *f = *state;
+    char path[128];
+    db_path(f, path);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    int counter = 0;
+    struct waiter w = {.counter = &counter, .done.fn = on_done};
+    cp_registry_put_exec(f->reg, &sample, &w.done);
+    for (int i = 0; i < 5; i++) cp_loop_once(f->loop, 20);
+    assert_int_equal(counter, 0);
+    assert_int_equal(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    run_until(f, &counter, 1);
+    assert_false(w.failed);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(test_exec_round_trip), T(test_rows_come_in_order_of_start), T(test_completions_come_in_order),
+        T(test_one_bad_row_does_not_take_its_neighbours), T(test_session_round_trip), T(test_newer_schema_is_refused),
+        T(test_damaged_database_is_moved_aside), T(test_locked_database_is_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
