@@ -1,0 +1,203 @@
+/* Design notes. The keeper's hello carries the resolved options and, at a restart, the port of the former server and the
+ * durable children it holds. Layers open bottom-up (loop, keeper, registry, workers, services, router, transport) and
+ * close top-down.
+ *
+ * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush the
+ * registry, exit. Handover (SIGHUP): the same without ending durable children. Both have a deadline. The process then
+ * leaves by _exit: CivetWeb's own stop takes more than a second and has nothing left to do. */
+#include "app.h"
+
+#include "base/log.h"
+#include "config.h"
+#include "handlers/router.h"
+#include "services/services.h"
+#include "transport/transport.h"
+#include "transport/ws.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { DRAIN_MS = 8000, HANDOVER_MS = 3000 };
+
+struct app {
+    cp_loop *loop;
+    cp_keeper *keeper;
+    cp_keeper_hello hello;
+    cp_config config;
+    cp_registry *registry;
+    cp_workers *workers;
+    cp_services services;
+    cp_ctx ctx;
+    cp_router *router;
+    cp_transport transport;
+    char **base_env;
+    bool leaving, handover;
+    int status;
+};
+
+/* ---- leaving ---- */
+
+static void on_connections_done(void *arg) {
+    struct app *a = arg;
+    cp_loop_stop(a->loop);
+}
+
+static void on_services_done(void *arg) {
+    struct app *a = arg;
+    cp_ws_drain_all(&a->transport, DRAIN_MS / 4, on_connections_done, a);
+}
+
+static void leave(struct app *a, bool handover) {
+    if (a->leaving) return;
+    a->leaving = true;
+    a->handover = handover;
+    a->ctx.ready = false;
+    a->transport.draining = true;
+    cp_server_stop_accepting(&a->transport);
+    if (handover) cp_ws_drain_all(&a->transport, HANDOVER_MS, on_connections_done, a);
+    else cp_services_drain(&a->services, DRAIN_MS / 2, on_services_done, a);
+}
+
+static void on_drain(void *arg) { leave(arg, false); }
+static void on_handover(void *arg) { leave(arg, true); }
+
+/* Without its keeper nobody would reap the children: end everything. */
+static void on_lost(void *arg) {
+    struct app *a = arg;
+    if (!a->leaving) cp_log(CP_LOG_ERROR, "keeper.lost", "the keeper is gone: ending all children and the server");
+    a->status = 1;
+    leave(a, false);
+}
+
+static void on_held(void *arg, const cp_held *h) {
+    struct app *a = arg;
+    cp_services_held(&a->services, h);
+}
+
+/* ---- the environment of children: ours, without what configures the server ---- */
+
+static char **children_env(void) {
+    size_t n = 0, k = 0;
+    while (environ[n]) n++;
+    char **env = cp_alloc((n + 1) * sizeof *env);
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(environ[i], "CONFLUX_", 8) != 0) env[k++] = cp_str_dup(cp_str_of(environ[i]));
+    return env;
+}
+
+static void free_env(char **env) {
+    for (size_t i = 0; env && env[i]; i++) free(env[i]);
+    free(env);
+}
+
+static cp_log_level level_of(const char *word) {
+    static const char *const words[] = {"debug", "info", "warn", "error"};
+    for (unsigned i = 0; i < CP_COUNT(words); i++)
+        if (strcmp(word, words[i]) == 0) return (cp_log_level)i;
+    return CP_LOG_INFO;
+}
+
+/* ---- opening, bottom-up ---- */
+
+static int open_base(struct app *a, int keeper_fd, cp_err *err) {
+    static const cp_keeper_events proto = {.on_held = on_held, .on_drain = on_drain, .on_handover = on_handover, .on_lost = on_lost};
+    cp_keeper_events ev = proto;
+    ev.arg = a;
+    a->loop = cp_loop_new(err);
+    if (!a->loop) return -1;
+    a->keeper = cp_keeper_open(a->loop, keeper_fd, &ev, &a->hello, err);
+    if (!a->keeper) return -1;
+    if (cp_config_decode(&a->config, cp_buf_str(&a->hello.config), err) < 0) return -1;
+    cp_log_setup(STDERR_FILENO, level_of(a->config.log_level), strcmp(a->config.log_format, "json") == 0);
+    cp_metric_set(CP_M_KEEPER_RESTARTS, a->hello.generation);
+    return 0;
+}
+
+static int open_services(struct app *a, cp_err *err) {
+    a->registry = cp_registry_open(a->loop, a->config.state, err);
+    if (!a->registry) return -1;
+    a->workers = cp_workers_new(a->loop, (unsigned)a->config.io_threads, err);
+    if (!a->workers) return -1;
+    a->base_env = children_env();
+    cp_services *s = &a->services;
+    s->loop = a->loop;
+    s->workers = a->workers;
+    s->keeper = a->keeper;
+    s->registry = a->registry;
+    s->config = &a->config;
+    s->state_dir = a->config.state;
+    s->workspace = a->config.workspace;
+    s->base_env = a->base_env;
+    return cp_services_open(s, err);
+}
+
+static void pending_json(void *arg, cp_jw *w) { cp_ws_pending_json(arg, w); }
+
+static int open_doors(struct app *a, uint16_t *bound, cp_err *err) {
+    a->ctx = (cp_ctx){.loop = a->loop,
+                      .workers = a->workers,
+                      .svc = &a->services,
+                      .config = &a->config,
+                      .pending_json = pending_json,
+                      .pending_arg = &a->transport};
+    a->router = cp_router_new(&a->ctx, err);
+    if (!a->router) return -1;
+    a->ctx.router = a->router;
+    cp_transport *t = &a->transport;
+    t->loop = a->loop;
+    t->ctx = &a->ctx;
+    t->router = a->router;
+    t->config = &a->config;
+    t->workers = a->workers;
+    uint16_t port = a->hello.port ? a->hello.port : (uint16_t)a->config.port;
+    return cp_server_open(t, port, bound, err);
+}
+
+/* Many connections and processes: the soft limit up to the hard one. Children get the original back from the keeper. */
+static void raise_nofile(void) {
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0) return;
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &r);
+}
+
+/* A few hundred threads that allocate now and then would get an arena each. */
+static void tune_malloc(void) {
+    mallopt(M_ARENA_MAX, 2);
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
+static int open_all(struct app *a, int keeper_fd, cp_err *err) {
+    uint16_t bound = 0;
+    if (open_base(a, keeper_fd, err) < 0 || open_services(a, err) < 0 || open_doors(a, &bound, err) < 0) return -1;
+    a->ctx.ready = true;
+    cp_log(CP_LOG_INFO, "server.ready", "listening", CP_KVZ("host", a->config.host), CP_KVI("port", bound),
+           CP_KVI("generation", a->hello.generation), CP_KVZ("version", CONFLUX_VERSION));
+    return cp_keeper_ready(a->keeper, bound, err);
+}
+
+int cp_app_run(int keeper_fd) {
+    tune_malloc();
+    raise_nofile();
+    struct app *a = cp_new(struct app);
+    cp_err err = {0};
+    if (open_all(a, keeper_fd, &err) < 0) {
+        if (!a->keeper || cp_keeper_failed(a->keeper, err.msg) < 0) fprintf(stderr, "conflux: %s\n", err.msg);
+        _exit(1);
+    }
+    if (cp_loop_run(a->loop, &err) < 0) {
+        cp_log(CP_LOG_ERROR, "server.loop", err.msg);
+        a->status = 1;
+    }
+    cp_services_close(&a->services);
+    cp_registry_close(a->registry);
+    free_env(a->base_env);
+    fflush(NULL);
+    _exit(a->status);
+}

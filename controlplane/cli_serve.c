@@ -1,0 +1,76 @@
+/* conflux serve: resolve the options, then be the keeper. */
+#include "cli.h"
+
+#include "config.h"
+#include "keeper/keeper.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char listen_host[256];
+
+static void announce(uint16_t port) {
+    printf("conflux: listening on http://%s:%u\n", listen_host, port);
+    fflush(stdout);
+}
+
+/* conflux-server lies beside this program (a build tree) or in libexec (installed); CONFLUX_SERVER names another. */
+static int find_server(char out[PATH_MAX], cp_err *err) {
+    const char *named = getenv("CONFLUX_SERVER");
+    if (named && *named) {
+        snprintf(out, PATH_MAX, "%s", named);
+        return access(out, X_OK) == 0 ? 0 : cp_fail(err, CP_E_NOT_FOUND, "CONFLUX_SERVER: %s cannot be executed", out);
+    }
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0) return cp_fail(err, CP_E_INTERNAL_ERROR, "cannot read /proc/self/exe");
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    static const char *const places[] = {"conflux-server", "../libexec/conflux/conflux-server"};
+    for (size_t i = 0; i < CP_COUNT(places); i++) {
+        if (snprintf(out, PATH_MAX, "%s/%s", self, places[i]) < PATH_MAX && access(out, X_OK) == 0) return 0;
+    }
+    return cp_fail(err, CP_E_NOT_FOUND, "conflux-server is neither beside this program nor in ../libexec/conflux");
+}
+
+static void serve_help(void) {
+    puts("usage: conflux serve [options] [-- CMD ARGS...]\n\n"
+         "Serves the control plane. CMD, if given, is run and supervised as the container's main program: signals are\n"
+         "forwarded to it; when it fails, everything ends with its exit code; when it ends with 0, the server stays.\n"
+         "Each option may also come from the environment (--log-level: CONFLUX_LOG_LEVEL) or from a file. The token may\n"
+         "come from CONFLUX_TOKEN; it is hashed and wiped at once.\n");
+    cp_config_help(stdout);
+}
+
+int cp_cli_serve(char **argv) {
+    cp_config cfg = {0};
+    cp_err err = {0};
+    char **cmd;
+    cp_run run;
+    char server[PATH_MAX];
+    cp_buf text = {0};
+    int status = 2;
+    if (cp_config_load(&cfg, argv, &cmd, &run, &err) < 0) {
+        fprintf(stderr, "conflux: %s\n", err.msg);
+    } else if (run == CP_RUN_HELP) {
+        serve_help();
+        status = 0;
+    } else if (cp_config_resolve(&cfg, &err) < 0 || find_server(server, &err) < 0) {
+        fprintf(stderr, "conflux: %s\n", err.msg);
+        status = 1;
+    } else {
+        snprintf(listen_host, sizeof listen_host, "%s", cfg.host);
+        cp_config_encode(&cfg, &text);
+        cp_keeper_opts opts = {.server_path = server,
+                               .config = cp_buf_str(&text),
+                               .cmd = (const char *const *)cmd,
+                               .state_dir = cfg.state,
+                               .announce = announce};
+        status = cp_keeper_main(&opts);
+    }
+    cp_buf_free(&text);
+    cp_config_free(&cfg);
+    return status;
+}

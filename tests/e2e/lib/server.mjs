@@ -1,0 +1,80 @@
+// Starts the real program on a free port with folders of its own, and ends it.
+import { spawn } from 'node:child_process';
+import { mkdtemp, rm, readFile, readdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../..');
+export const BIN = process.env.CONFLUX_BIN ?? path.join(root, 'build/conflux');
+
+// Waits until fn() yields something truthy; the deadline is a bound against hanging, not a measure.
+export async function until(fn, what = 'condition', ms = 30000) {
+  const end = Date.now() + ms;
+  for (;;) {
+    const v = await fn();
+    if (v) return v;
+    if (Date.now() > end) throw new Error(`timed out waiting for ${what}`);
+    await new Promise(r => setTimeout(r, 10));
+  }
+}
+
+// opts: args, env, command (serve -- CMD), workspace (default: a folder of its own)
+export async function start(opts = {}) {
+  const dir = opts.dir ?? await mkdtemp(path.join(tmpdir(), 'conflux-e2e-'));
+  const workspace = opts.workspace ?? path.join(dir, 'workspace');
+  const args = ['serve', '--port', String(opts.port ?? 0), '--state', path.join(dir, 'state'), '--workspace', workspace, ...(opts.args ?? [])];
+  if (opts.command) args.push('--', ...opts.command);
+  const env = { ...process.env, ...opts.env };
+  const child = spawn(BIN, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
+  const s = { child, dir, workspace, stdout: '', stderr: '', exited: null };
+  s.exit = new Promise(resolve => child.on('exit', (code, signal) => { s.exited = { code, signal }; resolve(s.exited); }));
+  child.stdout.on('data', d => { s.stdout += d; });
+  child.stderr.on('data', d => { s.stderr += d; });
+  await until(() => /listening on http:\/\/\S+/.test(s.stdout) || s.exited, 'the listening line');
+  const m = /listening on (http:\/\/(\S+):(\d+))/.exec(s.stdout);
+  if (m) [, s.base, s.host, s.port] = m;
+  s.ws = s.base?.replace(/^http/, 'ws');
+  s.stop = async () => {
+    if (!s.exited) child.kill('SIGTERM');
+    await s.exit;
+    if (!opts.dir) await rm(dir, { recursive: true, force: true });
+  };
+  return s;
+}
+
+export const json = async r => ({ status: r.status, headers: r.headers, body: await r.json() });
+export const post = async (s, p, body, headers = {}) =>
+  json(await fetch(s.base + p, { method: 'POST', headers: { 'Content-Type': 'application/json', ...headers }, body: typeof body === 'string' ? body : JSON.stringify(body) }));
+export const get = async (s, p, headers = {}) => json(await fetch(s.base + p, { headers }));
+export const del = async (s, p, headers = {}) => json(await fetch(s.base + p, { method: 'DELETE', headers }));
+
+// The pid of the server process: the keeper's child named conflux-server.
+export async function serverPid(s) {
+  for (const e of await readdir('/proc')) {
+    if (!/^\d+$/.test(e)) continue;
+    const stat = await readFile(`/proc/${e}/stat`, 'utf8').catch(() => '');
+    const m = /^\d+ \((.*)\) (\S) (\d+)/s.exec(stat);
+    if (m && m[1].startsWith('conflux-server'.slice(0, 15)) && Number(m[3]) === s.child.pid && m[2] !== 'Z') return Number(e);
+  }
+  return null;
+}
+
+// Events of an SSE body.
+export async function* sse(response) {
+  let buf = '';
+  const dec = new TextDecoder();
+  for await (const chunk of response.body) {
+    buf += dec.decode(chunk, { stream: true });
+    for (let i; (i = buf.indexOf('\n\n')) >= 0; buf = buf.slice(i + 2)) {
+      const ev = { id: undefined, data: undefined };
+      for (const line of buf.slice(0, i).split('\n')) {
+        if (line.startsWith('data: ')) ev.data = JSON.parse(line.slice(6));
+        else if (line.startsWith('id: ')) ev.id = line.slice(4);
+        else throw new Error('unexpected SSE line: ' + line);
+      }
+      yield ev;
+    }
+  }
+  if (buf) throw new Error('SSE body ends inside an event: ' + buf.slice(0, 100));
+}

@@ -1,0 +1,33 @@
+#pragma once
+/* What the parts of the transport share. One instance per server.
+ *
+ * Threads: CivetWeb's workers run server.c, http.c and auth.c; everything that a connection does after it has been taken
+ * over (ws.c, mux.c, outbox.c, http_loop.c) is loop thread only. A worker hands a connection over by posting a task. */
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#include "handlers/router.h"
+
+struct cp_ws;
+struct cp_server;
+
+typedef struct cp_transport {
+    cp_loop *loop;
+    cp_ctx *ctx;
+    cp_router *router;
+    const cp_config *config;
+    cp_workers *workers;
+    struct cp_server *server;    /* server.c */
+    struct cp_ws *ws_head;       /* ws.c: every WebSocket connection */
+    _Atomic unsigned nconns;     /* connections that the loop owns, for the limit */
+    _Atomic uint64_t next_trace; /* request numbers */
+    bool draining;
+    struct cp_http_loop *http_head; /* http_loop.c: every HTTP connection that the loop owns */
+} cp_transport;
+
+/* Opens the listening socket and starts CivetWeb. *port gets what is listened on. */
+int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err);
+/* Stops accepting new connections and requests (drain). */
+void cp_server_stop_accepting(cp_transport *t);
+void cp_server_close(cp_transport *t);
