@@ -81,10 +81,11 @@ typedef struct cp_event {
     char id[64];
 } cp_event;
 
-typedef enum { CP_PULL_EVENT, CP_PULL_WAIT, CP_PULL_END } cp_pull;
+typedef enum { CP_PULL_EVENT, CP_PULL_WAIT, CP_PULL_END, CP_PULL_FAIL } cp_pull;
 
 /* A stream of events that a transport pulls from. Embed in the owner. The transport calls pull when its socket can take
- * more: EVENT: exactly one JSON object was written; WAIT: nothing now, the source will call cp_source_wake; END: over.
+ * more: EVENT: exactly one JSON object was written; WAIT: nothing now, the source will call cp_source_wake; END: over;
+ * FAIL: over, because what it read from broke (the WebSocket says STREAM_ERROR; SSE just ends).
  * close is called exactly once, after END or when the stream is given up, and frees the source. */
 typedef struct cp_source {
     const struct cp_source_ops *ops;
@@ -95,6 +96,8 @@ typedef struct cp_source_ops {
     /* budget: about how many payload bytes the event may carry (≤ 64 KiB). */
     cp_pull (*pull)(cp_source *s, size_t budget, cp_event *ev);
     void (*close)(cp_source *s, cp_end why, bool kill);
+    /* Input for the child behind the stream ({"type":"stdin"}), then perhaps its end. NULL: takes none. 0 or -1 with err. */
+    int (*on_stdin)(cp_source *s, cp_str data, bool eof, cp_err *err);
 } cp_source_ops;
 static inline void cp_source_wake(cp_source *s) {
     if (s->wake) s->wake(s);
@@ -117,6 +120,8 @@ struct cp_reply {
      * still answer (CANCELLED only; the transport waits); false: the transport answers in its place and the
      * reply is gone. After CP_END_DISCONNECTED the reply is gone in either case. */
     bool (*on_cancel)(cp_reply *r, cp_end why, bool kill);
+    /* As cp_source_ops.on_stdin, while the reply has not ended. Set by the handler; NULL: takes none. */
+    int (*on_stdin)(cp_reply *r, cp_str data, bool eof, cp_err *err);
     void *handler; /* the handler's */
 };
 static inline void cp_reply_send(cp_reply *r, cp_result *res) { r->ops->send(r, res); }   /* takes what res owns */
