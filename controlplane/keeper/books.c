@@ -1,0 +1,87 @@
+#include "keeper/core.h"
+
+#include "base/fd.h"
+
+#include <stdlib.h>
+
+static unsigned tag_bucket(uint64_t tag) {
+    return (unsigned)(tag % BUCKETS);
+}
+static unsigned pid_bucket(pid_t pid) {
+    return (unsigned)pid % BUCKETS;
+}
+
+static unsigned key_bucket(cp_str key) { /* FNV-1a */
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < key.n; i++) h = (h ^ (unsigned char)key.p[i]) * 16777619u;
+    return h % BUCKETS;
+}
+
+void books_init(books *b) {
+    memset(b, 0, sizeof *b);
+    TAILQ_INIT(&b->all);
+}
+
+void books_free(books *b) {
+    for (child *c; (c = TAILQ_FIRST(&b->all));) books_remove(b, c);
+}
+
+child *books_add(books *b, uint64_t tag, cp_str key) {
+    child *c = cp_new(child);
+    c->tag = tag;
+    for (int i = 0; i < 3; i++) c->hold[i] = -1;
+    LIST_INSERT_HEAD(&b->by_tag[tag_bucket(tag)], c, by_tag);
+    if (key.n) {
+        c->key = cp_str_dup(key);
+        LIST_INSERT_HEAD(&b->by_key[key_bucket(key)], c, by_key);
+    }
+    TAILQ_INSERT_TAIL(&b->all, c, all);
+    b->count++;
+    return c;
+}
+
+void books_set_pid(books *b, child *c, pid_t pid) {
+    c->pid = pid;
+    LIST_INSERT_HEAD(&b->by_pid[pid_bucket(pid)], c, by_pid);
+}
+
+void books_exited(books *b, child *c, const cp_exit *x) {
+    (void)b;
+    c->exited = true;
+    c->exit = *x;
+    LIST_REMOVE(c, by_pid);
+}
+
+void books_remove(books *b, child *c) {
+    if (b->telling == c) b->telling = TAILQ_NEXT(c, all);
+    if (c->adopt_by) b->adopting--;
+    if (c->pid && !c->exited) LIST_REMOVE(c, by_pid);
+    if (c->key) LIST_REMOVE(c, by_key);
+    LIST_REMOVE(c, by_tag);
+    TAILQ_REMOVE(&b->all, c, all);
+    b->count--;
+    for (int i = 0; i < 3; i++) cp_close(&c->hold[i]);
+    free(c->key);
+    free(c);
+}
+
+child *books_by_tag(books *b, uint64_t tag) {
+    child *c;
+    LIST_FOREACH(c, &b->by_tag[tag_bucket(tag)], by_tag)
+    if (c->tag == tag) return c;
+    return NULL;
+}
+
+child *books_by_pid(books *b, pid_t pid) {
+    child *c;
+    LIST_FOREACH(c, &b->by_pid[pid_bucket(pid)], by_pid)
+    if (c->pid == pid) return c;
+    return NULL;
+}
+
+child *books_by_key(books *b, cp_str key) {
+    child *c;
+    LIST_FOREACH(c, &b->by_key[key_bucket(key)], by_key)
+    if (cp_str_is(key, c->key)) return c;
+    return NULL;
+}
