@@ -129,6 +129,7 @@ static inline void put_block(struct pen *w, const char *stop) {
 }
 
 bool cp_escape(cp_buf *out, cp_str s, int level) {
+    if (s.n == 0) return true; /* then s.p may be NULL, and even NULL + 0 is undefined */
     struct pen w = {.table = tables[level == 2], .p = s.p, .end = s.p + s.n, .valid = true};
     while (w.p < w.end) {
         size_t left = (size_t)(w.end - w.p);

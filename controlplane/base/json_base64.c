@@ -46,6 +46,7 @@ static inline char *put_pair(char *o, uint64_t twelve_bits) {
 
 void cp_base64_encode(cp_buf *out, const void *data, size_t n) {
     const unsigned char *p = data;
+    if (n == 0) return;
     cp_buf_reserve(out, (n + 2) / 3 * 4);
     char *o = out->p + out->n;
     for (; n >= 8; n -= 6, p += 6) { /* six bytes at a time, of eight that are read */

@@ -41,6 +41,7 @@ static const char *skip_ascii(const char *p, const char *end) {
 
 bool cp_utf8_feed(cp_utf8 *u, const char *p, size_t n) {
     uint32_t state = u->state;
+    if (n == 0) return state != BAD; /* then p may be NULL, and even NULL + 0 is undefined */
     for (const char *end = p + n; p < end && state != BAD; p++) {
         if (state == 0 && (p = skip_ascii(p, end)) == end) break;
         state = step(state, (unsigned char)*p);
@@ -69,6 +70,7 @@ bool cp_utf8_valid(const char *p, size_t n) {
 }
 
 size_t cp_utf8_prefix(const char *p, size_t n) {
+    if (n == 0) return 0;
     const char *at = p, *end = p + n;
     while ((at = skip_ascii(at, end)) < end) {
         bool valid;
