@@ -56,8 +56,7 @@ static inline uint64_t special8(uint64_t x) {
     return (x | (x - ones * 0x20) | (q - ones) | (s - ones)) & high;
 }
 
-/* Does not tell which byte: all bits or none. May say yes for plain text (0xA2 - 1 and such borrow), never no wrongly.
- */
+/* Does not tell which byte: all bits or none. Exact all the same: a borrow begins at a byte that is special itself. */
 static inline unsigned special16(const char *p) {
     uint64_t a, b;
     memcpy(&a, p, 8);
