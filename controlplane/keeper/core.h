@@ -103,6 +103,8 @@ child *books_by_key(books *b, cp_str key);
 
 /* peer.c: the socket to the server */
 void peer_open(keeper *k, int fd); /* takes fd; says hello and begins the handover */
+/* The server has died: what it acknowledged before counts, what it asked for does not. */
+void peer_last_words(keeper *k);
 void peer_close(keeper *k);
 void peer_send(keeper *k, const cp_wire *m, const int *fds);
 void peer_tell_exit(keeper *k, const child *c);

@@ -138,6 +138,16 @@ void peer_open(keeper *k, int fd) {
     flush(k);
 }
 
+void peer_last_words(keeper *k) {
+    cp_wire m;
+    cp_err err;
+    int fds[CP_WIRE_FDS];
+    while (cp_chan_recv(&k->chan, &m, fds, &err) == CP_CHAN_GOT) {
+        if (m.type == CP_WIRE_ack) (void)request_handle(k, &m, fds);
+        for (size_t f = 0; f < m.nfds; f++) cp_close(&fds[f]);
+    }
+}
+
 void peer_close(keeper *k) {
     cp_timer_stop(k->loop, &k->flush_timer);
     cp_io_del(k->loop, &k->chan_io);

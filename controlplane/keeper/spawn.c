@@ -195,24 +195,29 @@ static void plan_fds(struct child_job *j) {
     }
 }
 
+/* The clone itself, with all signals blocked: glibc's own two as well, which its sigprocmask would leave out. */
+static pid_t clone_child(const spawner *s, struct child_job *j) {
+    uint64_t all = ~UINT64_C(0), old;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, KERNEL_SIGSET);
+    pid_t pid = clone(child_main, s->stack + GUARD + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD, j);
+    int sys = errno;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, KERNEL_SIGSET);
+    if (pid >= 0) return pid;
+    j->sys = sys;
+    j->step = CP_STEP_clone;
+    return -1;
+}
+
 pid_t spawner_run(const spawner *s, const spawn_spec *spec, int *sys, uint8_t *step) {
     struct child_job j = {.s = s, .spec = spec};
     plan_search(&j);
-    cp_autofree char *candidate = j.candidate;
     plan_fds(&j);
-    uint64_t all = ~UINT64_C(0), old;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, KERNEL_SIGSET); /* glibc's own two signals as well */
-    pid_t pid = clone(child_main, s->stack + GUARD + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD, &j);
-    int clone_errno = errno;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, KERNEL_SIGSET);
-    if (pid < 0) {
-        *sys = clone_errno;
-        *step = CP_STEP_clone;
-        return -1;
-    }
+    pid_t pid = clone_child(s, &j);
+    free(j.candidate);
     if (!j.sys) return pid;
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-    }
+    if (pid > 0)
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
     *sys = j.sys;
     *step = j.step;
     return -1;

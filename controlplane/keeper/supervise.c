@@ -244,6 +244,7 @@ bool supervise_reaped(keeper *k, pid_t pid, int status) {
     } else if (pid == k->server) {
         k->server = 0;
         k->server_status = status;
+        peer_last_words(k);
         peer_close(k);
         request_server_gone(k);
         supervise(k, EV_EXIT);

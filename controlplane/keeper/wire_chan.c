@@ -139,8 +139,9 @@ cp_chan_result cp_chan_recv(cp_chan *c, cp_wire *m, int fds[CP_WIRE_FDS], cp_err
     struct iovec iov = {.iov_base = c->rx, .iov_len = CP_WIRE_MAX};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n;
+    /* ECONNRESET comes once, when the other end has died with records unread, and ahead of what it has sent before. */
     do n = recvmsg(c->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 && (errno == EINTR || errno == ECONNRESET));
     if (n < 0) return errno == EAGAIN ? CP_CHAN_EMPTY : CP_CHAN_CLOSED;
     if (n == 0) return CP_CHAN_CLOSED;
     for (size_t i = 0; i < CP_WIRE_FDS; i++) fds[i] = -1;
