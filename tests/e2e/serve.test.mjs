@@ -1,0 +1,179 @@
+// The program as a container's first process: start-up, signals, CMD, restart of a killed server.
+import { test, describe } from 'node:test';
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import net from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { promisify } from 'node:util';
+import { BIN, get, post, serverPid, sse, start, until } from './lib/server.mjs';
+
+const run = promisify(execFile);
+const OFF = '__DISABLE_SESSION__';
+const alive = pid => { try { process.kill(pid, 0); return true; } catch { return false; } };
+
+test('--help, --version, and clear refusals', async () => {
+  assert.match((await run(BIN, ['--version'])).stdout, /^conflux \d+\.\d+\.\d+\n$/);
+  assert.match((await run(BIN, ['--help'])).stdout, /serve/);
+  const help = (await run(BIN, ['serve', '--help'])).stdout;
+  for (const o of ['--host', '--port', '--state', '--workspace', '--token-file', '--token-fd', '--insecure', '--file-root', '--child-user', '--allow-origin', '--log-level', '--log-format', '--config'])
+    assert.match(help, new RegExp(o));
+  for (const [args, what] of [[['serve', '--prot', '1'], /--prot/], [['frobnicate'], /frobnicate/], [['serve', '--port', 'x'], /port/]])
+    await assert.rejects(run(BIN, args), e => { assert.notEqual(e.code, 0); assert.match(e.stderr, what); return true; });
+});
+
+test('start-up prints one line that says where it listens', async () => {
+  const s = await start();
+  try { assert.match(s.stdout, /^conflux: listening on http:\/\/127\.0\.0\.1:\d+\n$/); } finally { await s.stop(); }
+});
+
+test('a port that is taken ends the start with its name', async () => {
+  const holder = net.createServer().listen(0, '127.0.0.1');
+  await new Promise(r => holder.once('listening', r));
+  const port = holder.address().port;
+  const s = await start({ port });
+  assert.equal((await s.exit).code, 1);
+  assert.match(s.stderr, new RegExp(`${port}`));
+  holder.close();
+  await rm(s.dir, { recursive: true, force: true });
+});
+
+test('a second program on the same state folder is refused', async () => {
+  const s = await start();
+  try {
+    const t = await start({ dir: s.dir });
+    assert.notEqual((await t.exit).code, 0);
+    assert.match(t.stderr, /another conflux/);
+  } finally { await s.stop(); }
+});
+
+test('the port can be bound again at once, many times', async () => {
+  const dir = await mkdtemp(path.join(tmpdir(), 'conflux-bind-'));
+  let port = 0;
+  for (let i = 0; i < 10; i++) {
+    const s = await start({ dir, port });
+    assert.ok(s.base, s.stderr);
+    port = Number(s.port);
+    assert.equal((await get(s, '/api/ping')).status, 200);
+    await s.stop();
+  }
+  await rm(dir, { recursive: true });
+});
+
+describe('serve -- CMD', () => {
+  test('a CMD that fails ends the program with its code', async () => {
+    const s = await start({ command: ['sh', '-c', 'exit 7'] });
+    assert.equal((await s.exit).code, 7);
+    await s.stop();
+  });
+  test('a CMD that ends with 0 leaves the server', async () => {
+    const s = await start({ command: ['sh', '-c', 'echo from-cmd'] });
+    try {
+      await until(() => /from-cmd/.test(s.stdout), 'the output of CMD');
+      assert.equal((await get(s, '/api/ping')).status, 200);
+    } finally { await s.stop(); }
+  });
+  test('signals are forwarded; TERM ends all, children included, with 0', async () => {
+    const s = await start({ command: ['sh', '-c', 'trap "echo got-usr1" USR1; trap "echo got-term; exit 0" TERM; echo up; while :; do sleep 0.05; done'] });
+    await until(() => /up/.test(s.stdout), 'CMD to be up');
+    s.child.kill('SIGUSR1');
+    await until(() => /got-usr1/.test(s.stdout), 'USR1 to arrive');
+    const p = await post(s, '/api/process/start', { command: 'sleep 1000', sessionId: OFF });
+    s.child.kill('SIGTERM');
+    assert.equal((await s.exit).code, 0);
+    assert.match(s.stdout, /got-term/);
+    assert.equal(alive(p.body.pid), false);
+    await s.stop();
+  });
+  test('a CMD that cannot be run: 127', async () => {
+    const s = await start({ command: ['/no/such/program'] });
+    assert.equal((await s.exit).code, 127);
+    assert.match(s.stderr, /\/no\/such\/program/);
+    await s.stop();
+  });
+});
+
+test('TERM lets a process finish what its trap does', async () => {
+  const s = await start();
+  const mark = path.join(s.workspace, 'trapped');
+  await post(s, '/api/process/start', { command: `trap 'echo done > ${mark}; exit 0' TERM; echo up; while :; do sleep 0.05; done`, processId: 't', sessionId: OFF });
+  await until(async () => (await get(s, '/api/process/t/logs')).body.stdout === 'up\n', 'the trap to be set');
+  s.child.kill('SIGTERM');
+  assert.equal((await s.exit).code, 0);
+  assert.equal(await readFile(mark, 'utf8'), 'done\n');
+  await s.stop();
+});
+
+describe('kill -9 of the server', () => {
+  test('a background process lives on, is listed, all its output and its exit code arrive', async () => {
+    const s = await start();
+    try {
+      const started = await post(s, '/api/process/start', { command: 'for i in $(seq 1 400); do echo line $i; echo err $i >&2; sleep 0.005; done; exit 5', processId: 'bg' });
+      assert.equal(started.status, 200);
+      const streamed = await post(s, '/api/process/start', { command: 'echo only; exit 3', processId: 'ended', sessionId: OFF });
+      assert.equal(streamed.status, 200);
+      await until(async () => (await get(s, '/api/process/ended')).body.process.status === 'failed', 'the short one to end');
+      await until(async () => /line 20\n/.test((await get(s, '/api/process/bg/logs')).body.stdout), 'some output');
+      const before = await serverPid(s);
+      process.kill(before, 'SIGKILL');
+      const list = await until(async () => get(s, '/api/process/list').catch(() => null), 'an answer after the restart');
+      assert.notEqual(await serverPid(s), before);
+      const bg = list.body.processes.find(p => p.id === 'bg');
+      assert.equal(bg.pid, started.body.pid);
+      assert.equal(bg.status, 'running');
+      assert.ok(alive(bg.pid));
+      await until(async () => (await get(s, '/api/process/bg')).body.process.status !== 'running', 'the process to end');
+      const p = (await get(s, '/api/process/bg')).body.process;
+      assert.deepEqual([p.status, p.exitCode], ['failed', 5]);
+      const logs = (await get(s, '/api/process/bg/logs')).body;
+      const want = w => Array.from({ length: 400 }, (_, i) => `${w} ${i + 1}\n`).join('');
+      assert.equal(logs.stdout, want('line'));
+      assert.equal(logs.stderr, want('err'));
+      const old = (await get(s, '/api/process/ended')).body.process;
+      assert.deepEqual([old.status, old.exitCode], ['failed', 3]);
+      assert.equal((await get(s, '/api/process/ended/logs')).body.stdout, 'only\n');
+    } finally { await s.stop(); }
+  });
+
+  test('a process that ends while there is no server keeps its true exit code; new work is served', async () => {
+    const s = await start();
+    try {
+      await post(s, '/api/process/start', { command: 'read line; exit 42', processId: 'waits', stdin: 'open', sessionId: OFF });
+      const p = (await get(s, '/api/process/waits')).body.process;
+      process.kill(await serverPid(s), 'SIGKILL');
+      process.kill(p.pid, 'SIGTERM');
+      await until(async () => get(s, '/api/ping').catch(() => null), 'an answer');
+      await until(async () => (await get(s, '/api/process/waits')).body.process.status !== 'running', 'the end');
+      const q = (await get(s, '/api/process/waits')).body.process;
+      assert.equal(q.exitCode, 143);
+      assert.equal((await post(s, '/api/execute', { command: 'echo again' })).body.stdout, 'again');
+      const ev = [];
+      for await (const e of sse(await fetch(s.base + '/api/execute/stream', { method: 'POST', body: JSON.stringify({ command: 'echo x' }) }))) ev.push(e.data.type);
+      assert.deepEqual(ev, ['start', 'stdout', 'complete']);
+    } finally { await s.stop(); }
+  });
+
+  test('SIGHUP starts the server anew and keeps what runs', async () => {
+    const s = await start();
+    try {
+      const p = (await post(s, '/api/process/start', { command: 'sleep 1000', processId: 'stays' })).body;
+      const before = await serverPid(s);
+      s.child.kill('SIGHUP');
+      await until(async () => { const pid = await serverPid(s); return pid && pid !== before && get(s, '/api/ping').catch(() => null); }, 'the new server');
+      assert.equal((await get(s, '/api/process/stays')).body.process.pid, p.pid);
+      assert.ok(alive(p.pid));
+    } finally { await s.stop(); }
+  });
+});
+
+test('no zombie is left: orphans are adopted and reaped', async () => {
+  const s = await start();
+  try {
+    for (let i = 0; i < 20; i++) await post(s, '/api/execute', { command: '(setsid sh -c "sleep 0.01; exit 3" &) ; true', sessionId: OFF });
+    await until(async () => {
+      const { stdout } = await run('ps', ['--ppid', String(s.child.pid), '-o', 'stat=']);
+      return !/Z/.test(stdout);
+    }, 'all orphans to be reaped');
+  } finally { await s.stop(); }
+});
