@@ -2,14 +2,14 @@
  *
  *   load echo-server                          raw epoll echo on a free port (prints the port), until stdin closes
  *   load echo  --port P --inflight K          64-byte messages against it: the raw limit for a request
- *   load spawn --inflight K                   posix_spawn loop of `bash -c true` with two pipes: the raw limit for a command
- *   load ws    --port P --inflight K --method M --path T [--body JSON]    requests on one multiplexed WebSocket
+ *   load spawn --inflight K                   posix_spawn loop of `bash -c true` with two pipes: the raw limit for a
+ * command load ws    --port P --inflight K --method M --path T [--body JSON]    requests on one multiplexed WebSocket
  *   load http  --port P --conns N --method M --path T [--body JSON]       keep-alive connections, one request each
  *   load stream --port P --body JSON          one stream on a WebSocket: bytes of the child per second
  *   load idle  --port P --conns N             opens N WebSockets, prints "open", holds them until stdin closes
  *
- * Common: --seconds S (3), --warmup S (0.3). Only loopback is ever addressed. A response that is not 200 ends the run with
- * an error: a fast failure is no result. */
+ * Common: --seconds S (3), --warmup S (0.3). Only loopback is ever addressed. A response that is not 200 ends the run
+ * with an error: a fast failure is no result. */
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -71,8 +71,8 @@ static void report(const char *name, uint64_t now) {
     double secs = (double)(now - res.begin) / 1e9;
     if (!res.n) die("nothing was measured");
     qsort(res.lat, res.n, sizeof *res.lat, by_value);
-    printf("{\"scenario\":\"%s\",\"ops\":%zu,\"opsPerSec\":%.1f,\"p50us\":%.1f,\"p99us\":%.1f,\"maxus\":%.1f}\n", name, res.n,
-           (double)res.n / secs, (double)res.lat[res.n / 2] / 1e3, (double)res.lat[res.n * 99 / 100] / 1e3,
+    printf("{\"scenario\":\"%s\",\"ops\":%zu,\"opsPerSec\":%.1f,\"p50us\":%.1f,\"p99us\":%.1f,\"maxus\":%.1f}\n", name,
+           res.n, (double)res.n / secs, (double)res.lat[res.n / 2] / 1e3, (double)res.lat[res.n * 99 / 100] / 1e3,
            (double)res.lat[res.n - 1] / 1e3);
 }
 
@@ -85,7 +85,8 @@ static void begin_window(void) {
 
 static int dial(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0) die("connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return fd;
@@ -135,7 +136,9 @@ static int echo_server(void) {
     int ls = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
-    if (bind(ls, (struct sockaddr *)&a, sizeof a) < 0 || listen(ls, 128) < 0 || getsockname(ls, (struct sockaddr *)&a, &len) < 0) die("listen");
+    if (bind(ls, (struct sockaddr *)&a, sizeof a) < 0 || listen(ls, 128) < 0 ||
+        getsockname(ls, (struct sockaddr *)&a, &len) < 0)
+        die("listen");
     printf("%d\n", ntohs(a.sin_port));
     fflush(stdout);
     int ep = epoll_create1(EPOLL_CLOEXEC);
@@ -235,7 +238,8 @@ static int spawn_loop(void) {
         }
     } while (now < res.end);
     report("spawn", now);
-    while (wait(NULL) > 0) {}
+    while (wait(NULL) > 0) {
+    }
     return 0;
 }
 
@@ -244,8 +248,8 @@ static int spawn_loop(void) {
 static void put_request(cp_buf *out, unsigned id) {
     static const uint8_t mask[4] = {0x12, 0x34, 0x56, 0x78};
     char text[4096];
-    int n = snprintf(text, sizeof text, "{\"type\":\"request\",\"id\":\"%u\",\"method\":\"%s\",\"path\":\"%s\"%s%s}", id, opt.method,
-                     opt.path, opt.body ? ",\"body\":" : "", opt.body ? opt.body : "");
+    int n = snprintf(text, sizeof text, "{\"type\":\"request\",\"id\":\"%u\",\"method\":\"%s\",\"path\":\"%s\"%s%s}",
+                     id, opt.method, opt.path, opt.body ? ",\"body\":" : "", opt.body ? opt.body : "");
     if (n < 0 || (size_t)n >= sizeof text) die("request too long");
     cp_frame_put(out, CP_OP_TEXT, true, text, (size_t)n, mask);
 }
@@ -288,7 +292,8 @@ static int ws_requests(void) {
         cp_frame_event ev;
         for (size_t at = 0, used; cp_frame_next(&dec, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
             at += used;
-            if (ev.kind == CP_FRAME_PING) cp_frame_put(&out, CP_OP_PONG, true, ev.payload.p, ev.payload.n, (const uint8_t[4]){1, 2, 3, 4});
+            if (ev.kind == CP_FRAME_PING)
+                cp_frame_put(&out, CP_OP_PONG, true, ev.payload.p, ev.payload.n, (const uint8_t[4]){1, 2, 3, 4});
             if (ev.kind == CP_FRAME_CLOSE || ev.kind == CP_FRAME_ERROR) die("closed");
             if (ev.kind != CP_FRAME_MESSAGE) continue;
             unsigned id = response_id(ev.payload);
@@ -346,8 +351,8 @@ static int stream(void) {
             }
             response_id(ev.payload);
             double secs = (double)(cp_now_ns() - begin) / 1e9;
-            printf("{\"scenario\":\"stream\",\"bytes\":%llu,\"seconds\":%.3f,\"MBps\":%.1f,\"complete\":%s}\n", (unsigned long long)bytes,
-                   secs, (double)bytes / 1e6 / secs, complete ? "true" : "false");
+            printf("{\"scenario\":\"stream\",\"bytes\":%llu,\"seconds\":%.3f,\"MBps\":%.1f,\"complete\":%s}\n",
+                   (unsigned long long)bytes, secs, (double)bytes / 1e6 / secs, complete ? "true" : "false");
             return complete ? 0 : 1;
         }
     }
@@ -437,7 +442,7 @@ static const struct scenario {
     const char *name;
     int (*run)(void);
 } scenarios[] = {
-    {"echo-server", echo_server}, {"echo", echo}, {"spawn", spawn_loop}, {"ws", ws_requests},
+    {"echo-server", echo_server}, {"echo", echo},     {"spawn", spawn_loop}, {"ws", ws_requests},
     {"http", http_requests},      {"stream", stream}, {"idle", idle},
 };
 

@@ -1,10 +1,10 @@
-/* Design notes. The keeper's hello carries the resolved options and, at a restart, the port of the former server and the
- * durable children it holds. Layers open bottom-up (loop, keeper, registry, workers, services, router, transport) and
- * close top-down.
+/* Design notes. The keeper's hello carries the resolved options and, at a restart, the port of the former server and
+ * the durable children it holds. Layers open bottom-up (loop, keeper, registry, workers, services, router, transport)
+ * and close top-down.
  *
- * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush the
- * registry, exit. Handover (SIGHUP): the same without ending durable children. Both have a deadline. The process then
- * leaves by _exit: CivetWeb's own stop takes more than a second and has nothing left to do. */
+ * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush
+ * the registry, exit. Handover (SIGHUP): the same without ending durable children. Both have a deadline. The process
+ * then leaves by _exit: CivetWeb's own stop takes more than a second and has nothing left to do. */
 #include "app.h"
 
 #include "base/log.h"
@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-extern char **environ;
 
 enum { DRAIN_MS = 8000, HANDOVER_MS = 3000 };
 
@@ -105,7 +103,8 @@ static cp_log_level level_of(const char *word) {
 /* ---- opening, bottom-up ---- */
 
 static int open_base(struct app *a, int keeper_fd, cp_err *err) {
-    static const cp_keeper_events proto = {.on_held = on_held, .on_drain = on_drain, .on_handover = on_handover, .on_lost = on_lost};
+    static const cp_keeper_events proto = {
+        .on_held = on_held, .on_drain = on_drain, .on_handover = on_handover, .on_lost = on_lost};
     cp_keeper_events ev = proto;
     ev.arg = a;
     a->loop = cp_loop_new(err);

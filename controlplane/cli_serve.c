@@ -39,7 +39,8 @@ static void serve_help(void) {
     puts("usage: conflux serve [options] [-- CMD ARGS...]\n\n"
          "Serves the control plane. CMD, if given, is run and supervised as the container's main program: signals are\n"
          "forwarded to it; when it fails, everything ends with its exit code; when it ends with 0, the server stays.\n"
-         "Each option may also come from the environment (--log-level: CONFLUX_LOG_LEVEL) or from a file. The token may\n"
+         "Each option may also come from the environment (--log-level: CONFLUX_LOG_LEVEL) or from a file. The token "
+         "may\n"
          "come from CONFLUX_TOKEN; it is hashed and wiped at once.\n");
     cp_config_help(stdout);
 }

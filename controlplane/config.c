@@ -1,6 +1,6 @@
-/* Every source of a setting ends in set(): (option, text, where it came from). A later source does not replace an earlier
- * one: sources are read in the order of their precedence, and an option that is set is skipped (a list is complete with
- * the first source that names it). */
+/* Every source of a setting ends in set(): (option, text, where it came from). A later source does not replace an
+ * earlier one: sources are read in the order of their precedence, and an option that is set is skipped (a list is
+ * complete with the first source that names it). */
 #include "config.h"
 
 #include "base/fd.h"
@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-extern char **environ;
 
 typedef enum { KIND_STR, KIND_INT, KIND_BOOL, KIND_LIST } option_kind;
 
@@ -33,9 +31,17 @@ static const struct option {
 #define DEF_INT_LIST(d) 0
 #define DEF_INT_INT(d)  d
 #define DEF_INT_BOOL(d) d
-#define X(f, k, fl, a, d, mn, mx, h)                                                                                  \
-    {.field = #f, .flag = fl, .arg = a, .def_str = DEF_STR_##k(d), .help = h, .kind = KIND_##k,                       \
-     .offset = offsetof(cp_config, f), .def_int = DEF_INT_##k(d), .min = mn, .max = mx},
+#define X(f, k, fl, a, d, mn, mx, h)                                                                                   \
+    {.field = #f,                                                                                                      \
+     .flag = fl,                                                                                                       \
+     .arg = a,                                                                                                         \
+     .def_str = DEF_STR_##k(d),                                                                                        \
+     .help = h,                                                                                                        \
+     .kind = KIND_##k,                                                                                                 \
+     .offset = offsetof(cp_config, f),                                                                                 \
+     .def_int = DEF_INT_##k(d),                                                                                        \
+     .min = mn,                                                                                                        \
+     .max = mx},
 #include "schema/options.def"
 #undef X
 };
@@ -69,9 +75,12 @@ static bool parse_int(cp_str v, int64_t *out) {
     if (neg) v.p++, v.n--;
     int shift = 0;
     if (v.n) switch (v.p[v.n - 1]) {
-        case 'k': case 'K': shift = 10; break;
-        case 'm': case 'M': shift = 20; break;
-        case 'g': case 'G': shift = 30; break;
+        case 'k':
+        case 'K': shift = 10; break;
+        case 'm':
+        case 'M': shift = 20; break;
+        case 'g':
+        case 'G': shift = 30; break;
         }
     if (shift) v.n--;
     uint64_t u;
@@ -96,13 +105,14 @@ static int set(struct loader *l, const struct option *o, cp_str v, const char *w
     case KIND_STR: put_str(l->cfg, o, v); return 0;
     case KIND_LIST: add_list(l->cfg, o, v); return 0;
     case KIND_BOOL:
-        if (!parse_bool(v, &b)) return cp_fail(l->err, CP_E_VALIDATION_FAILED, "%s: %s takes true or false", where, o->flag);
+        if (!parse_bool(v, &b))
+            return cp_fail(l->err, CP_E_VALIDATION_FAILED, "%s: %s takes true or false", where, o->flag);
         *(bool *)slot(l->cfg, o) = b;
         return 0;
     case KIND_INT:
         if (!parse_int(v, &n) || n < o->min || n > o->max)
-            return cp_fail(l->err, CP_E_VALIDATION_FAILED, "%s: %s takes a number from %lld to %lld, not \"%.*s\"", where,
-                           o->flag, (long long)o->min, (long long)o->max, (int)(v.n > 40 ? 40 : v.n), v.p);
+            return cp_fail(l->err, CP_E_VALIDATION_FAILED, "%s: %s takes a number from %lld to %lld, not \"%.*s\"",
+                           where, o->flag, (long long)o->min, (long long)o->max, (int)(v.n > 40 ? 40 : v.n), v.p);
         *(int64_t *)slot(l->cfg, o) = n;
         return 0;
     }
@@ -130,7 +140,8 @@ static int read_flag(struct loader *l, char ***argv) {
     bool is_config = cp_str_is(name, "config");
     const struct option *o = is_config ? NULL : by_flag(name);
     if (!o && !is_config)
-        return cp_fail(l->err, CP_E_VALIDATION_FAILED, "unknown option --%.*s (see conflux serve --help)", (int)name.n, name.p);
+        return cp_fail(l->err, CP_E_VALIDATION_FAILED, "unknown option --%.*s (see conflux serve --help)", (int)name.n,
+                       name.p);
     cp_str value = eq ? cp_str_of(eq + 1) : (cp_str){0};
     if (!eq) {
         if (o && o->kind == KIND_BOOL) {
@@ -347,7 +358,8 @@ static int absolute(char **path, const char *flag, cp_err *err) {
 
 static int resolve_dirs(cp_config *cfg, cp_err *err) {
     default_state(cfg);
-    if (make_dirs(cfg->state, 0700) < 0) return cp_fail_sys(err, CP_E_VALIDATION_FAILED, errno, "--state %s", cfg->state);
+    if (make_dirs(cfg->state, 0700) < 0)
+        return cp_fail_sys(err, CP_E_VALIDATION_FAILED, errno, "--state %s", cfg->state);
     if (!cfg->workspace[0]) {
         bool usable = is_dir("/workspace") || mkdir("/workspace", 0755) == 0;
         own_str(&cfg->workspace, cp_str_dup(cp_str_of(usable ? "/workspace" : home_dir())));
@@ -369,11 +381,13 @@ int cp_config_resolve(cp_config *cfg, cp_err *err) {
     static const char *const formats[] = {"logfmt", "json", NULL};
     if (!one_of(cfg->log_level, levels))
         return cp_fail(err, CP_E_VALIDATION_FAILED, "--log-level takes debug, info, warn or error");
-    if (!one_of(cfg->log_format, formats)) return cp_fail(err, CP_E_VALIDATION_FAILED, "--log-format takes logfmt or json");
+    if (!one_of(cfg->log_format, formats))
+        return cp_fail(err, CP_E_VALIDATION_FAILED, "--log-format takes logfmt or json");
     if (!is_loopback(cfg->host) && !cfg->has_token && !cfg->insecure)
         return cp_fail(err, CP_E_VALIDATION_FAILED,
                        "refusing to listen on %s without a token: anybody who reaches it could run commands here "
-                       "(give --token-file, --token-fd or CONFLUX_TOKEN, or say --insecure)", cfg->host);
+                       "(give --token-file, --token-fd or CONFLUX_TOKEN, or say --insecure)",
+                       cfg->host);
     return resolve_dirs(cfg, err);
 }
 
@@ -419,7 +433,8 @@ static void encode_option(const cp_config *cfg, const struct option *o, cp_buf *
     case KIND_INT: cp_buf_addf(out, "%s=%lld\n", o->field, (long long)*(const int64_t *)p); break;
     case KIND_BOOL: cp_buf_addf(out, "%s=%d\n", o->field, *(const bool *)p); break;
     case KIND_LIST:
-        for (size_t i = 0; i < ((const cp_strlist *)p)->n; i++) encode_line(out, o->field, ((const cp_strlist *)p)->v[i]);
+        for (size_t i = 0; i < ((const cp_strlist *)p)->n; i++)
+            encode_line(out, o->field, ((const cp_strlist *)p)->v[i]);
         break;
     }
 }

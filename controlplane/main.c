@@ -23,7 +23,8 @@ static const struct command {
 
 static void usage(FILE *out) {
     fputs("usage: conflux COMMAND [options]\n\n", out);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
 }
 
 static int help(char **argv) {

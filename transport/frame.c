@@ -60,9 +60,7 @@ void cp_frame_in_init(cp_frame_in *d, cp_frame_role role, size_t max_message) {
     *d = (cp_frame_in){.role = role, .max_message = max_message};
 }
 
-void cp_frame_in_fini(cp_frame_in *d) {
-    cp_buf_free(&d->msg);
-}
+void cp_frame_in_fini(cp_frame_in *d) { cp_buf_free(&d->msg); }
 
 void cp_frame_take(cp_frame_in *d, const cp_frame_event *ev, cp_buf *out) {
     if (d->handed) {

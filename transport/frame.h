@@ -92,9 +92,7 @@ cp_frame_kind cp_frame_next(cp_frame_in *d, char *data, size_t n, size_t *used, 
 void cp_frame_take(cp_frame_in *d, const cp_frame_event *ev, cp_buf *out);
 
 /* Bytes held for an unfinished message: what a memory budget counts. */
-static inline size_t cp_frame_held(const cp_frame_in *d) {
-    return d->msg.cap;
-}
+static inline size_t cp_frame_held(const cp_frame_in *d) { return d->msg.cap; }
 
 /* Writes a frame head and returns its length. The first frame of a fragmented message carries the opcode and fin
  * false, the following ones CP_OP_CONT, the last of them fin true. mask: a client's 4 fresh random bytes, with which

@@ -18,9 +18,7 @@ static void base64(const uint8_t *p, size_t n, char *out) {
     *out = '\0';
 }
 
-void cp_ws_key(const uint8_t nonce[16], char out[CP_WS_KEY_SIZE + 1]) {
-    base64(nonce, 16, out);
-}
+void cp_ws_key(const uint8_t nonce[16], char out[CP_WS_KEY_SIZE + 1]) { base64(nonce, 16, out); }
 
 /* Section 4.2.2, step 5.4. */
 void cp_ws_accept(cp_str key, char out[CP_WS_ACCEPT_SIZE + 1]) {
@@ -100,13 +98,9 @@ static int refuse(cp_ws_verdict *v, int status, const char *why, const char *ext
     return status;
 }
 
-bool cp_ws_wanted(const cp_ws_request *rq) {
-    return header_has(rq, "Upgrade", "websocket");
-}
+bool cp_ws_wanted(const cp_ws_request *rq) { return header_has(rq, "Upgrade", "websocket"); }
 
-static bool http_1_1(cp_str v) {
-    return v.n == 3 && v.p[0] == '1' && v.p[1] == '.' && v.p[2] >= '1' && v.p[2] <= '9';
-}
+static bool http_1_1(cp_str v) { return v.n == 3 && v.p[0] == '1' && v.p[1] == '.' && v.p[2] >= '1' && v.p[2] <= '9'; }
 
 int cp_ws_check(const cp_ws_request *rq, const cp_str *supported, size_t n, cp_ws_verdict *v) {
     static const char upgrade[] = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
@@ -178,9 +172,7 @@ static bool split_header(cp_str line, cp_str *name, cp_str *value) {
     return true;
 }
 
-static bool is(cp_str name, const char *want) {
-    return cp_str_ieq(name, cp_str_of(want));
-}
+static bool is(cp_str name, const char *want) { return cp_str_ieq(name, cp_str_of(want)); }
 
 typedef struct answer {
     bool upgrade, connection, extension;

@@ -21,13 +21,9 @@ void *cp_realloc(void *p, size_t n) {
     return q;
 }
 
-void cp_autofree_(void *pp) {
-    free(*(void **)pp);
-}
+void cp_autofree_(void *pp) { free(*(void **)pp); }
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
-}
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c; }
 
 bool cp_str_ieq(cp_str a, cp_str b) {
     if (a.n != b.n) return false;
@@ -40,9 +36,7 @@ bool cp_str_starts(cp_str s, cp_str prefix) {
     return s.n >= prefix.n && (prefix.n == 0 || memcmp(s.p, prefix.p, prefix.n) == 0);
 }
 
-static bool blank(char c) {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
+static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 cp_str cp_str_trim(cp_str s) {
     while (s.n && blank(s.p[0])) s.p++, s.n--;
@@ -90,9 +84,7 @@ void cp_buf_add(cp_buf *b, const void *p, size_t n) {
     b->n += n;
 }
 
-void cp_buf_addz(cp_buf *b, const char *z) {
-    cp_buf_add(b, z, strlen(z));
-}
+void cp_buf_addz(cp_buf *b, const char *z) { cp_buf_add(b, z, strlen(z)); }
 
 void cp_buf_addc(cp_buf *b, char c) {
     cp_buf_reserve(b, 1);

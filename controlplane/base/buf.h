@@ -14,15 +14,9 @@ typedef struct cp_str {
 } cp_str;
 
 #define CP_STR(lit) ((cp_str){"" lit, sizeof(lit) - 1})
-static inline cp_str cp_str_of(const char *z) {
-    return z ? (cp_str){z, strlen(z)} : (cp_str){NULL, 0};
-}
-static inline bool cp_str_eq(cp_str a, cp_str b) {
-    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
-}
-static inline bool cp_str_is(cp_str a, const char *z) {
-    return cp_str_eq(a, cp_str_of(z));
-}
+static inline cp_str cp_str_of(const char *z) { return z ? (cp_str){z, strlen(z)} : (cp_str){NULL, 0}; }
+static inline bool cp_str_eq(cp_str a, cp_str b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0); }
+static inline bool cp_str_is(cp_str a, const char *z) { return cp_str_eq(a, cp_str_of(z)); }
 bool cp_str_ieq(cp_str a, cp_str b); /* ASCII case-insensitive */
 bool cp_str_starts(cp_str s, cp_str prefix);
 cp_str cp_str_trim(cp_str s); /* space, tab, CR, LF off both ends */
@@ -50,19 +44,13 @@ void cp_buf_addf(cp_buf *b, const char *fmt, ...) __attribute__((format(printf, 
 void cp_buf_addu(cp_buf *b, uint64_t v);  /* decimal */
 void cp_buf_consume(cp_buf *b, size_t n); /* drops n bytes from the front */
 const char *cp_buf_z(cp_buf *b);          /* NUL-terminated view, valid until the next change */
-static inline void cp_buf_clear(cp_buf *b) {
-    b->n = 0;
-}
-static inline cp_str cp_buf_str(const cp_buf *b) {
-    return (cp_str){b->p, b->n};
-}
+static inline void cp_buf_clear(cp_buf *b) { b->n = 0; }
+static inline cp_str cp_buf_str(const cp_buf *b) { return (cp_str){b->p, b->n}; }
 /* Clears and gives memory over `keep` bytes back: for scratch buffers that once held something big. */
 void cp_buf_reset(cp_buf *b, size_t keep);
 
 /* Scoped cleanup: cp_autobuf cp_buf b = {0};  cp_autofree char *s = …;  a transfer is spelled cp_take(s). */
-static inline void cp_autobuf_(cp_buf *b) {
-    cp_buf_free(b);
-}
+static inline void cp_autobuf_(cp_buf *b) { cp_buf_free(b); }
 void cp_autofree_(void *pp);
 #define cp_autobuf  __attribute__((cleanup(cp_autobuf_)))
 #define cp_autofree __attribute__((cleanup(cp_autofree_)))

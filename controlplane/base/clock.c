@@ -10,12 +10,8 @@ uint64_t cp_now_ns(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-uint64_t cp_now_us(void) {
-    return cp_now_ns() / 1000;
-}
-uint64_t cp_now_ms(void) {
-    return cp_now_ns() / 1000000;
-}
+uint64_t cp_now_us(void) { return cp_now_ns() / 1000; }
+uint64_t cp_now_ms(void) { return cp_now_ns() / 1000000; }
 
 int64_t cp_wall_ms(void) {
     struct timespec ts;

@@ -20,18 +20,10 @@ static const struct code_info *info(cp_code code) {
     return &codes[(unsigned)code < CP_E_COUNT ? code : CP_E_INTERNAL_ERROR];
 }
 
-const char *cp_code_name(cp_code code) {
-    return info(code)->name;
-}
-int cp_code_http(cp_code code) {
-    return info(code)->http;
-}
-bool cp_code_retryable(cp_code code) {
-    return info(code)->retryable;
-}
-const char *cp_code_suggestion(cp_code code) {
-    return info(code)->suggestion;
-}
+const char *cp_code_name(cp_code code) { return info(code)->name; }
+int cp_code_http(cp_code code) { return info(code)->http; }
+bool cp_code_retryable(cp_code code) { return info(code)->retryable; }
+const char *cp_code_suggestion(cp_code code) { return info(code)->suggestion; }
 
 const char *cp_errno_name(int sys) {
     const char *name = strerrorname_np(sys);

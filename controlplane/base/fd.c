@@ -13,9 +13,7 @@ void cp_close(int *fd) {
     *fd = -1;
 }
 
-int cp_pipe(int rw[2], int flags) {
-    return pipe2(rw, O_CLOEXEC | flags);
-}
+int cp_pipe(int rw[2], int flags) { return pipe2(rw, O_CLOEXEC | flags); }
 
 int cp_nonblock(int fd) {
     int fl = fcntl(fd, F_GETFL);

@@ -27,9 +27,5 @@ static void pick(char *out, size_t n, const char *alphabet, unsigned size) {
     out[n] = '\0';
 }
 
-void cp_random_base36(char *out, size_t n) {
-    pick(out, n, "0123456789abcdefghijklmnopqrstuvwxyz", 36);
-}
-void cp_random_hex(char *out, size_t n) {
-    pick(out, n, "0123456789abcdef", 16);
-}
+void cp_random_base36(char *out, size_t n) { pick(out, n, "0123456789abcdefghijklmnopqrstuvwxyz", 36); }
+void cp_random_hex(char *out, size_t n) { pick(out, n, "0123456789abcdef", 16); }

@@ -19,9 +19,7 @@ typedef struct cp_jw {
     bool lossy;    /* some string was not valid UTF-8; sticky */
 } cp_jw;
 
-static inline cp_jw cp_jw_on(cp_buf *out) {
-    return (cp_jw){.out = out, .level = 1};
-}
+static inline cp_jw cp_jw_on(cp_buf *out) { return (cp_jw){.out = out, .level = 1}; }
 
 void cp_jw_obj(cp_jw *w);     /* { */
 void cp_jw_end_obj(cp_jw *w); /* } */
@@ -55,9 +53,10 @@ void cp_jw_know(cp_jw *w); /* "timestamp":"<now>" */
 /* NULL on failure: PARSE_ERROR (message names the position) or PAYLOAD_TOO_LARGE (depth, values). Owner frees with
  * yyjson_doc_free. Any thread. */
 yyjson_doc *cp_json_parse(cp_str text, cp_err *err);
-static inline void cp_autodoc_(yyjson_doc **d) {
-    yyjson_doc_free(*d);
-}
+/* The same with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run out
+ * fails as INTERNAL_ERROR. */
+yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err);
+static inline void cp_autodoc_(yyjson_doc **d) { yyjson_doc_free(*d); }
 #define cp_autodoc __attribute__((cleanup(cp_autodoc_)))
 
 /* Typed getters on an object. Absent or null: *out keeps its value and 0 is returned, unless `required`.

@@ -26,9 +26,7 @@ static const uint8_t value1[256] = {
 };
 /* clang-format on */
 
-static inline uint32_t value(unsigned char c) {
-    return (uint32_t)value1[c] - 1;
-}
+static inline uint32_t value(unsigned char c) { return (uint32_t)value1[c] - 1; }
 
 static inline uint64_t load_be64(const unsigned char *p) {
     uint64_t v;

@@ -16,9 +16,7 @@ struct shape {
     uint64_t opens, commas;
 };
 
-static inline bool is_open(char c) {
-    return (c & ~0x20) == '[';
-} /* [ and {, which differ in one bit */
+static inline bool is_open(char c) { return (c & ~0x20) == '['; } /* [ and {, which differ in one bit */
 
 static struct shape count_anywhere(const char *p, const char *end) {
     struct shape s = {0};
@@ -91,7 +89,9 @@ static int check_limits(cp_str text, cp_err *err) {
     return scan_exactly(text.p, text.p + text.n, err);
 }
 
-yyjson_doc *cp_json_parse(cp_str text, cp_err *err) {
+yyjson_doc *cp_json_parse(cp_str text, cp_err *err) { return cp_json_parse_with(text, NULL, err); }
+
+yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err) {
     if (text.n == 0) {
         cp_fail(err, CP_E_PARSE_ERROR, "empty text, at position 0");
         return NULL;
@@ -99,7 +99,7 @@ yyjson_doc *cp_json_parse(cp_str text, cp_err *err) {
     if (check_limits(text, err) < 0) return NULL;
     yyjson_read_err why;
     char *unchanged = (char *)(uintptr_t)text.p; /* not const in the declaration; written to only with READ_INSITU */
-    yyjson_doc *doc = yyjson_read_opts(unchanged, text.n, YYJSON_READ_NOFLAG, NULL, &why);
+    yyjson_doc *doc = yyjson_read_opts(unchanged, text.n, YYJSON_READ_NOFLAG, alc, &why);
     if (!doc && why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         cp_fail(err, CP_E_INTERNAL_ERROR, "not enough memory for the JSON text");
     else if (!doc) cp_fail(err, CP_E_PARSE_ERROR, "%s, at position %zu", why.msg, why.pos);

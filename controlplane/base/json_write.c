@@ -39,18 +39,10 @@ static void close_with(cp_jw *w, char c) {
     w->comma = true;
 }
 
-void cp_jw_obj(cp_jw *w) {
-    open_with(w, '{');
-}
-void cp_jw_end_obj(cp_jw *w) {
-    close_with(w, '}');
-}
-void cp_jw_arr(cp_jw *w) {
-    open_with(w, '[');
-}
-void cp_jw_end_arr(cp_jw *w) {
-    close_with(w, ']');
-}
+void cp_jw_obj(cp_jw *w) { open_with(w, '{'); }
+void cp_jw_end_obj(cp_jw *w) { close_with(w, '}'); }
+void cp_jw_arr(cp_jw *w) { open_with(w, '['); }
+void cp_jw_end_arr(cp_jw *w) { close_with(w, ']'); }
 
 void cp_jw_key(cp_jw *w, const char *key) {
     size_t n = strlen(key);
@@ -78,9 +70,7 @@ void cp_jw_z(cp_jw *w, const char *z) {
     cp_jw_str(w, cp_str_of(z));
 }
 
-static void literal(cp_jw *w, const char *p, size_t n) {
-    end(w, put(begin(w, n), p, n));
-}
+static void literal(cp_jw *w, const char *p, size_t n) { end(w, put(begin(w, n), p, n)); }
 
 static void number(cp_jw *w, bool negative, uint64_t v) {
     char tmp[24];
@@ -91,19 +81,11 @@ static void number(cp_jw *w, bool negative, uint64_t v) {
     literal(w, tmp + i, sizeof tmp - i);
 }
 
-void cp_jw_u64(cp_jw *w, uint64_t v) {
-    number(w, false, v);
-}
-void cp_jw_i64(cp_jw *w, int64_t v) {
-    number(w, v < 0, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
-}
+void cp_jw_u64(cp_jw *w, uint64_t v) { number(w, false, v); }
+void cp_jw_i64(cp_jw *w, int64_t v) { number(w, v < 0, v < 0 ? 0 - (uint64_t)v : (uint64_t)v); }
 
-void cp_jw_bool(cp_jw *w, bool v) {
-    v ? literal(w, "true", 4) : literal(w, "false", 5);
-}
-void cp_jw_null(cp_jw *w) {
-    literal(w, "null", 4);
-}
+void cp_jw_bool(cp_jw *w, bool v) { v ? literal(w, "true", 4) : literal(w, "false", 5); }
+void cp_jw_null(cp_jw *w) { literal(w, "null", 4); }
 
 /* Whole numbers without a fraction, as JavaScript does; yyjson writes the shortest text that reads back the same,
  * whatever the locale; NaN and infinities, for which JSON has no text, are null. */

@@ -22,9 +22,7 @@ void cp_log_setup(int fd, cp_log_level min, bool json) {
     setup.json = json;
 }
 
-bool cp_log_on(cp_log_level level) {
-    return level >= setup.min;
-}
+bool cp_log_on(cp_log_level level) { return level >= setup.min; }
 
 const char *cp_log_num(char buf[24], long long v) {
     snprintf(buf, 24, "%lld", v);

@@ -75,12 +75,8 @@ void cp_loop_free(cp_loop *l) {
     free(l);
 }
 
-uint64_t cp_loop_now(const cp_loop *l) {
-    return l->now;
-}
-bool cp_loop_here(const cp_loop *l) {
-    return pthread_equal(l->thread, pthread_self());
-}
+uint64_t cp_loop_now(const cp_loop *l) { return l->now; }
+bool cp_loop_here(const cp_loop *l) { return pthread_equal(l->thread, pthread_self()); }
 
 /* ---- watchers ---- */
 

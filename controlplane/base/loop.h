@@ -47,9 +47,7 @@ void cp_io_del(cp_loop *loop, cp_io *io);                 /* idle is fine */
 /* (Re)starts: fires once, at or after cp_loop_now + delay_ms. */
 void cp_timer_start(cp_loop *loop, cp_timer *t, uint64_t delay_ms, void (*fn)(cp_timer *));
 void cp_timer_stop(cp_loop *loop, cp_timer *t); /* stopped is fine */
-static inline bool cp_timer_active(const cp_timer *t) {
-    return t->slot != 0;
-}
+static inline bool cp_timer_active(const cp_timer *t) { return t->slot != 0; }
 
 /* Any thread: run task->fn on the loop, in order of posting. Never blocks. */
 void cp_loop_post(cp_loop *loop, cp_task *task, void (*fn)(cp_task *));

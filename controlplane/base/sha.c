@@ -2,12 +2,8 @@
 
 #include <string.h>
 
-static uint32_t rol(uint32_t x, unsigned n) {
-    return x << n | x >> (32 - n);
-}
-static uint32_t ror(uint32_t x, unsigned n) {
-    return x >> n | x << (32 - n);
-}
+static uint32_t rol(uint32_t x, unsigned n) { return x << n | x >> (32 - n); }
+static uint32_t ror(uint32_t x, unsigned n) { return x >> n | x << (32 - n); }
 
 static uint32_t load32(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];

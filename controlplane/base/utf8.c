@@ -50,9 +50,7 @@ bool cp_utf8_feed(cp_utf8 *u, const char *p, size_t n) {
     return state != BAD;
 }
 
-bool cp_utf8_complete(const cp_utf8 *u) {
-    return u->state == 0;
-}
+bool cp_utf8_complete(const cp_utf8 *u) { return u->state == 0; }
 
 size_t cp_utf8_next(const char *p, size_t n, bool *valid) {
     uint32_t state = after_lead((unsigned char)p[0]);
@@ -65,9 +63,7 @@ size_t cp_utf8_next(const char *p, size_t n, bool *valid) {
     return i;
 }
 
-bool cp_utf8_valid(const char *p, size_t n) {
-    return cp_utf8_prefix(p, n) == n;
-}
+bool cp_utf8_valid(const char *p, size_t n) { return cp_utf8_prefix(p, n) == n; }
 
 size_t cp_utf8_prefix(const char *p, size_t n) {
     if (n == 0) return 0;

@@ -29,7 +29,8 @@ int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
     return sqlite3_exec(db->sq, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : cp_db_fail(db, "statement", err);
 }
 
-/* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency. */
+/* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.
+ */
 int cp_db_open(cp_db *db, const char *path, cp_err *err) {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
     if (sqlite3_open_v2(path, &db->sq, flags, NULL) != SQLITE_OK) return cp_db_fail(db, path, err);
@@ -50,7 +51,8 @@ void cp_db_close(cp_db *db) {
 static int user_version(cp_db *db, int *out, cp_err *err) {
     sqlite3_stmt *st = NULL;
     int rc = -1;
-    if (sqlite3_prepare_v2(db->sq, "PRAGMA user_version", -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW) {
+    if (sqlite3_prepare_v2(db->sq, "PRAGMA user_version", -1, &st, NULL) == SQLITE_OK &&
+        sqlite3_step(st) == SQLITE_ROW) {
         *out = sqlite3_column_int(st, 0);
         rc = 0;
     } else {
@@ -74,7 +76,8 @@ int cp_db_migrate(cp_db *db, cp_err *err) {
     int have = 0, want = (int)CP_COUNT(migrations);
     if (user_version(db, &have, err) < 0) return -1;
     if (have > want)
-        return cp_fail(err, CP_E_NOT_SUPPORTED, "registry: the database has schema %d, this program knows %d: it was written by a newer one",
+        return cp_fail(err, CP_E_NOT_SUPPORTED,
+                       "registry: the database has schema %d, this program knows %d: it was written by a newer one",
                        have, want);
     for (; have < want; have++)
         if (migrate_one(db, have, err) < 0) return -1;

@@ -1,8 +1,9 @@
 /* Design notes. The loop queues operations under a mutex; the writer thread takes the whole queue, applies it in one
- * transaction and commits once (group commit), then posts the completions in order. An operation owns a packed copy of its
- * row's strings. A transaction that fails is applied again operation by operation, so that one bad row does not take its
- * neighbours with it; what fails then is reported to its own completion, and marks the registry unhealthy until a commit
- * succeeds. The queue is bounded in bytes; when the disk does not keep up, a write is refused and its completion says so. */
+ * transaction and commits once (group commit), then posts the completions in order. An operation owns a packed copy of
+ * its row's strings. A transaction that fails is applied again operation by operation, so that one bad row does not
+ * take its neighbours with it; what fails then is reported to its own completion, and marks the registry unhealthy
+ * until a commit succeeds. The queue is bounded in bytes; when the disk does not keep up, a write is refused and its
+ * completion says so. */
 #include "registry/registry.h"
 
 #include "base/clock.h"
@@ -166,8 +167,10 @@ static int open_db(cp_registry *r, const char *dir, cp_err *err) {
     if (!damaged) return -1;
     snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)cp_wall_ms());
     if (rename(path, aside) < 0) return -1;
-    cp_log(CP_LOG_ERROR, "registry.damaged", "the registry was damaged; it was moved aside and begun anew", CP_KVZ("moved_to", aside));
-    const char *const parts[] = {"-wal", "-shm"}; /* belong to the damaged file: they must not be replayed into the new one */
+    cp_log(CP_LOG_ERROR, "registry.damaged", "the registry was damaged; it was moved aside and begun anew",
+           CP_KVZ("moved_to", aside));
+    const char *const parts[] = {"-wal",
+                                 "-shm"}; /* belong to the damaged file: they must not be replayed into the new one */
     for (size_t i = 0; i < CP_COUNT(parts); i++) {
         snprintf(aside, sizeof aside, "%s%s", path, parts[i]);
         remove(aside);
@@ -220,7 +223,8 @@ void cp_registry_close(cp_registry *r) {
 }
 
 void cp_registry_put_exec(cp_registry *r, const cp_exec_row *row, cp_reg_done *done) {
-    const char *const *in[] = {&row->id, &row->process_id, &row->session, &row->command, &row->cwd, &row->state, &row->outcome, &row->error};
+    const char *const *in[] = {&row->id,  &row->process_id, &row->session, &row->command,
+                               &row->cwd, &row->state,      &row->outcome, &row->error};
     size_t n = 0;
     for (size_t i = 0; i < CP_COUNT(in); i++) n += len(*in[i]);
     struct op *op = op_new(OP_PUT_EXEC, n, done);

@@ -14,23 +14,23 @@ typedef enum { CP_ROW_BUFFERED, CP_ROW_STREAM, CP_ROW_PROCESS } cp_row_kind;
 
 /* One execution: a buffered call with an id, a stream, or a background process. Strings are borrowed; NULL = absent. */
 typedef struct cp_exec_row {
-    const char *id;             /* execution id, primary key */
-    const char *process_id;     /* NULL unless it is listed as a process */
+    const char *id;         /* execution id, primary key */
+    const char *process_id; /* NULL unless it is listed as a process */
     cp_row_kind kind;
-    const char *session;        /* NULL: sessionless */
-    const char *command;        /* shell text or the joined argv */
+    const char *session; /* NULL: sessionless */
+    const char *command; /* shell text or the joined argv */
     const char *cwd;
-    uint8_t fingerprint[32];    /* SHA-256 of the request: the same id with another request is a conflict */
-    const char *state;          /* "intent" | "running" | "ended" */
-    int64_t pid;                /* 0 unknown */
+    uint8_t fingerprint[32]; /* SHA-256 of the request: the same id with another request is a conflict */
+    const char *state;       /* "intent" | "running" | "ended" */
+    int64_t pid;             /* 0 unknown */
     uint64_t pid_start;
     int64_t started_ms, ended_ms; /* wall clock; 0 not yet */
-    const char *outcome;        /* see services/exec.h */
-    int exit_code;              /* -1 none */
+    const char *outcome;          /* see services/exec.h */
+    int exit_code;                /* -1 none */
     int signal;
     uint64_t total[2], dropped[2]; /* bytes of stdout, stderr */
     uint64_t max_rss, cpu_us;
-    const char *error;          /* why it could not start */
+    const char *error; /* why it could not start */
     int error_errno;
     bool stopped_by_us;
     bool timed_out;
@@ -40,7 +40,7 @@ typedef struct cp_exec_row {
 typedef struct cp_session_row {
     const char *id;
     const char *cwd;
-    const char *state;          /* "live" | "ended" */
+    const char *state; /* "live" | "ended" */
     int64_t created_ms, ended_ms;
     int64_t pid;
     uint64_t pid_start;

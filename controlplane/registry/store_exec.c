@@ -6,8 +6,8 @@ static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st,
 static const char *col(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
 
 static int flags_of(const cp_exec_row *r) {
-    return (r->stopped_by_us ? FLAG_STOPPED : 0) | (r->timed_out ? FLAG_TIMED_OUT : 0) | (r->truncated[0] ? FLAG_TRUNC_OUT : 0) |
-           (r->truncated[1] ? FLAG_TRUNC_ERR : 0);
+    return (r->stopped_by_us ? FLAG_STOPPED : 0) | (r->timed_out ? FLAG_TIMED_OUT : 0) |
+           (r->truncated[0] ? FLAG_TRUNC_OUT : 0) | (r->truncated[1] ? FLAG_TRUNC_ERR : 0);
 }
 
 int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
@@ -72,7 +72,8 @@ static cp_exec_row row_of(sqlite3_stmt *st) {
         .timed_out = flags & FLAG_TIMED_OUT,
         .truncated = {flags & FLAG_TRUNC_OUT, flags & FLAG_TRUNC_ERR},
     };
-    if (sqlite3_column_bytes(st, 6) == sizeof r.fingerprint) memcpy(r.fingerprint, sqlite3_column_blob(st, 6), sizeof r.fingerprint);
+    if (sqlite3_column_bytes(st, 6) == sizeof r.fingerprint)
+        memcpy(r.fingerprint, sqlite3_column_blob(st, 6), sizeof r.fingerprint);
     for (int i = 0; i < 2; i++) {
         r.total[i] = (uint64_t)sqlite3_column_int64(st, 15 + i);
         r.dropped[i] = (uint64_t)sqlite3_column_int64(st, 17 + i);

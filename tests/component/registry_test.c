@@ -51,10 +51,28 @@ static void reopen(struct fixture *f) {
 }
 
 static const cp_exec_row sample = {
-    .id = "exec_1", .process_id = "proc_1", .kind = CP_ROW_PROCESS, .session = NULL, .command = "echo 'x'; exit 7", .cwd = "/tmp",
-    .fingerprint = {1, 2, 3, [31] = 9}, .state = "ended", .pid = 4242, .pid_start = 987654321, .started_ms = 1700000000000,
-    .ended_ms = 1700000000500, .outcome = "exited", .exit_code = 7, .signal = 0, .total = {100, 5000000000}, .dropped = {0, 4000000000},
-    .max_rss = 1 << 20, .cpu_us = 1500, .error = NULL, .stopped_by_us = true, .truncated = {false, true},
+    .id = "exec_1",
+    .process_id = "proc_1",
+    .kind = CP_ROW_PROCESS,
+    .session = NULL,
+    .command = "echo 'x'; exit 7",
+    .cwd = "/tmp",
+    .fingerprint = {1, 2, 3, [31] = 9},
+    .state = "ended",
+    .pid = 4242,
+    .pid_start = 987654321,
+    .started_ms = 1700000000000,
+    .ended_ms = 1700000000500,
+    .outcome = "exited",
+    .exit_code = 7,
+    .signal = 0,
+    .total = {100, 5000000000},
+    .dropped = {0, 4000000000},
+    .max_rss = 1 << 20,
+    .cpu_us = 1500,
+    .error = NULL,
+    .stopped_by_us = true,
+    .truncated = {false, true},
 };
 
 static void check_sample(void *arg, const cp_exec_row *r) {
@@ -274,9 +292,14 @@ static void test_locked_database_is_waited_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        T(test_exec_round_trip), T(test_rows_come_in_order_of_start), T(test_completions_come_in_order),
-        T(test_one_bad_row_does_not_take_its_neighbours), T(test_session_round_trip), T(test_newer_schema_is_refused),
-        T(test_damaged_database_is_moved_aside), T(test_locked_database_is_waited_for),
+        T(test_exec_round_trip),
+        T(test_rows_come_in_order_of_start),
+        T(test_completions_come_in_order),
+        T(test_one_bad_row_does_not_take_its_neighbours),
+        T(test_session_round_trip),
+        T(test_newer_schema_is_refused),
+        T(test_damaged_database_is_moved_aside),
+        T(test_locked_database_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static uint32_t next_random(uint32_t *seed) {
-    return *seed = *seed * 1664525 + 1013904223;
-}
+static uint32_t next_random(uint32_t *seed) { return *seed = *seed * 1664525 + 1013904223; }
 
 /* Kind, opcode, code, length and payload of every event, one after the other. */
 static void feed(cp_frame_in *d, const uint8_t *p, size_t n, cp_buf *trace) {

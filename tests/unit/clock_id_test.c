@@ -39,9 +39,7 @@ static void clocks_agree_in_their_units(void **state) {
     assert_true(cp_wall_ms() > 1600000000000);
 }
 
-static bool only(const char *z, size_t n, const char *alphabet) {
-    return strlen(z) == n && strspn(z, alphabet) == n;
-}
+static bool only(const char *z, size_t n, const char *alphabet) { return strlen(z) == n && strspn(z, alphabet) == n; }
 
 static void ids_have_their_alphabet_and_length(void **state) {
     (void)state;

@@ -75,7 +75,9 @@ static void test_lists_repeat_and_split(void **state) {
     clear_env();
     cp_config c;
     cp_err err;
-    assert_int_equal(LOAD(&c, &err, (char *)"--allow-origin", (char *)"https://a", (char *)"--allow-origin", (char *)"https://b"), 0);
+    assert_int_equal(
+        LOAD(&c, &err, (char *)"--allow-origin", (char *)"https://a", (char *)"--allow-origin", (char *)"https://b"),
+        0);
     assert_int_equal(c.allow_origin.n, 2);
     assert_string_equal(c.allow_origin.v[1], "https://b");
     cp_config_free(&c);
@@ -176,8 +178,9 @@ static void test_open_address_needs_a_token(void **state) {
     char state_dir[64], work[64];
     snprintf(state_dir, sizeof state_dir, "%s/a/state", dir);
     snprintf(work, sizeof work, "%s/work", dir);
-    assert_int_equal(LOAD(&c, &err, (char *)"--host", (char *)"0.0.0.0", (char *)"--insecure", (char *)"--state", state_dir,
-                          (char *)"--workspace", work), 0);
+    assert_int_equal(LOAD(&c, &err, (char *)"--host", (char *)"0.0.0.0", (char *)"--insecure", (char *)"--state",
+                          state_dir, (char *)"--workspace", work),
+                     0);
     assert_int_equal(cp_config_resolve(&c, &err), 0);
     struct stat st;
     assert_int_equal(stat(state_dir, &st), 0);
@@ -197,8 +200,10 @@ static void test_text_round_trip(void **state) {
     setenv("CONFLUX_TOKEN", token, 1);
     cp_config a, b = {0};
     cp_err err;
-    assert_int_equal(LOAD(&a, &err, (char *)"--workspace", (char *)"/odd\\dir\nname", (char *)"--allow-host", (char *)"h1", (char *)"--allow-host",
-                          (char *)"h2", (char *)"--insecure", (char *)"--max-body", (char *)"2G"), 0);
+    assert_int_equal(LOAD(&a, &err, (char *)"--workspace", (char *)"/odd\\dir\nname", (char *)"--allow-host",
+                          (char *)"h1", (char *)"--allow-host", (char *)"h2", (char *)"--insecure",
+                          (char *)"--max-body", (char *)"2G"),
+                     0);
     cp_buf text = {0};
     cp_config_encode(&a, &text);
     assert_null(strstr(cp_buf_z(&text), "horse"));

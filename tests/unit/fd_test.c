@@ -13,9 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static bool cloexec(int fd) {
-    return fcntl(fd, F_GETFD) == FD_CLOEXEC;
-}
+static bool cloexec(int fd) { return fcntl(fd, F_GETFD) == FD_CLOEXEC; }
 
 static void close_empties(void **state) {
     (void)state;

@@ -82,12 +82,8 @@ static void expect(cp_frame_role role, size_t max, const char *p, size_t n, cons
     for (size_t at = 1; at < n && n < 1000; at++) expect_cut(role, max, p, n, want, at, n);
 }
 
-static void server(const char *p, size_t n, const char *want) {
-    expect(CP_FRAME_SERVER, MAX, p, n, want);
-}
-static void client(const char *p, size_t n, const char *want) {
-    expect(CP_FRAME_CLIENT, MAX, p, n, want);
-}
+static void server(const char *p, size_t n, const char *want) { expect(CP_FRAME_SERVER, MAX, p, n, want); }
+static void client(const char *p, size_t n, const char *want) { expect(CP_FRAME_CLIENT, MAX, p, n, want); }
 
 /* A frame built without the encoder under test. The mask is byte by byte; form 0 is minimal. */
 static void add_frame(cp_buf *b, unsigned first, const char *p, size_t n, size_t claim, unsigned form) {
@@ -100,9 +96,7 @@ static void add_frame(cp_buf *b, unsigned first, const char *p, size_t n, size_t
     for (size_t i = 0; i < n; i++) cp_buf_addc(b, (char)((uint8_t)p[i] ^ mask[i & 3]));
 }
 
-static void add(cp_buf *b, unsigned first, const char *p, size_t n) {
-    add_frame(b, first, p, n, n, 0);
-}
+static void add(cp_buf *b, unsigned first, const char *p, size_t n) { add_frame(b, first, p, n, n, 0); }
 
 static void one(unsigned first, const char *p, size_t n, const char *want) {
     cp_autobuf cp_buf b = {0};
