@@ -1,0 +1,159 @@
+#include "handlers/exec_result.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- pieces ---- */
+
+void cp_jw_signal(cp_jw *w, const char *key, int sig) {
+    const char *abbrev = sigabbrev_np(sig);
+    char name[24];
+    cp_jw_key(w, key);
+    if (!abbrev) {
+        cp_jw_i64(w, sig);
+        return;
+    }
+    snprintf(name, sizeof name, "SIG%s", abbrev);
+    cp_jw_z(w, name);
+}
+
+void cp_jw_usage(cp_jw *w, const cp_exec *e) {
+    cp_jw_key(w, "usage");
+    cp_jw_obj(w);
+    cp_jw_ku64(w, "maxRssBytes", e->max_rss);
+    cp_jw_ku64(w, "cpuMs", e->cpu_us / 1000);
+    cp_jw_end_obj(w);
+}
+
+static bool drop_nuls(cp_buf *b) {
+    char *p = b->n ? memchr(b->p, 0, b->n) : NULL;
+    if (!p) return false;
+    char *o = p;
+    for (const char *end = b->p + b->n; p < end; p++)
+        if (*p) *o++ = *p;
+    b->n = (size_t)(o - b->p);
+    return true;
+}
+
+/* A session's text as the reference gives it: exactly one trailing newline is removed, NULs vanish. */
+static bool to_session_text(cp_gathered *g) {
+    bool lost = false;
+    if (!g->exec->session || g->view.base64) return false;
+    for (int k = 0; k < 2; k++) {
+        cp_buf *b = &g->text[k];
+        if (g->view.plain) lost |= drop_nuls(b);
+        if (b->n && b->p[b->n - 1] == '\n') b->n--;
+    }
+    return lost;
+}
+
+static void write_text(cp_jw *w, const cp_gathered *g) {
+    static const char *const keys[] = {"stdout", "stderr"};
+    for (int k = 0; k < 2; k++) {
+        cp_jw_key(w, keys[k]);
+        if (g->view.base64) cp_jw_base64(w, g->text[k].p, g->text[k].n);
+        else cp_jw_str(w, cp_buf_str(&g->text[k]));
+    }
+}
+
+/* ---- the result ---- */
+
+static void write_additions(cp_jw *w, const cp_gathered *g, bool lossy) {
+    const cp_exec *e = g->exec;
+    cp_jw_kz(w, "executionId", e->id);
+    cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));
+    if (e->signal) cp_jw_signal(w, "signal", e->signal);
+    cp_jw_kbool(w, "timedOut", e->timed_out);
+    if (e->shell_replaced) cp_jw_kbool(w, "shellReplaced", true);
+    if (g->view.base64) cp_jw_kz(w, "encoding", "base64");
+    cp_jw_ku64(w, "stdoutBytes", g->total[0]);
+    cp_jw_ku64(w, "stderrBytes", g->total[1]);
+    cp_jw_kbool(w, "stdoutTruncated", g->truncated[0]);
+    cp_jw_kbool(w, "stderrTruncated", g->truncated[1]);
+    cp_jw_kbool(w, "lossy", lossy);
+    cp_jw_ku64(w, "durationMs", e->ended_ms - e->started_ms);
+    cp_jw_usage(w, e);
+}
+
+static void build_success(cp_gathered *g, cp_result *res) {
+    const cp_exec *e = g->exec;
+    bool lost = to_session_text(g);
+    res->status = 200;
+    cp_jw w = cp_jw_on(&res->body);
+    cp_buf_reserve(&res->body, g->text[0].n + g->text[1].n + 1024);
+    cp_jw_obj(&w);
+    cp_jw_kbool(&w, "success", e->exit_code == 0);
+    cp_jw_ki64(&w, "exitCode", e->exit_code);
+    write_text(&w, g);
+    lost |= w.lossy;
+    cp_jw_kz(&w, "command", e->command);
+    cp_jw_ku64(&w, "duration", 0); /* always 0 in the reference; ours is durationMs */
+    cp_jw_know(&w);
+    if (g->view.session_given) cp_jw_kz(&w, "sessionId", e->session ? e->session : "__DISABLE_SESSION__");
+    write_additions(&w, g, lost);
+    cp_jw_end_obj(&w);
+}
+
+/* ---- the errors that an execution may end with ---- */
+
+static int how_it_failed(const cp_exec *e, cp_err *err) {
+    if (e->state == CP_STATE_FAILED && e->start_err.code) {
+        *err = e->start_err;
+        return -1;
+    }
+    if (e->session_destroyed)
+        return cp_fail(err, CP_E_SESSION_DESTROYED, "Session '%s' was destroyed during the command", e->session);
+    if (e->session_ended)
+        return cp_fail(err, CP_E_SESSION_TERMINATED, "Session '%s' shell exited (exit code: %d)", e->session,
+                       e->exit_code);
+    if (e->cancelled || e->outcome == CP_OUTCOME_cancelled)
+        return cp_fail(err, CP_E_CANCELLED, "The execution was cancelled");
+    if (e->outcome == CP_OUTCOME_lost)
+        return cp_fail(err, CP_E_EXECUTION_LOST, "The execution was lost: how it ended is not known");
+    if (e->timed_out && e->session)
+        return cp_fail(err, CP_E_COMMAND_EXECUTION_ERROR,
+                       "Failed to execute command in session '%s': Command timeout after %llums", e->session,
+                       (unsigned long long)e->timeout_ms);
+    return 0;
+}
+
+static void build_error(cp_gathered *g, const cp_err *err, cp_result *res) {
+    const cp_exec *e = g->exec;
+    cp_autobuf cp_buf context = {0};
+    cp_jw w = cp_jw_on(&context);
+    to_session_text(g);
+    cp_jw_obj(&w);
+    if (e->session) cp_jw_kz(&w, "sessionId", e->session);
+    if (err->code == CP_E_SESSION_TERMINATED) cp_jw_ki64(&w, "exitCode", e->exit_code);
+    if (e->timed_out) cp_jw_kbool(&w, "timedOut", true);
+    if (e->shell_replaced) cp_jw_kbool(&w, "shellReplaced", true);
+    if (e->state == CP_STATE_FAILED) {
+        cp_jw_kz(&w, "command", e->command);
+        cp_jw_kz(&w, "stderr", err->msg);
+        if (err->sys) cp_jw_kz(&w, "errno", cp_errno_name(err->sys));
+    } else {
+        cp_jw_kz(&w, "outcome", cp_outcome_name(e->outcome));
+        write_text(&w, g);
+    }
+    cp_jw_kz(&w, "executionId", e->id);
+    cp_jw_end_obj(&w);
+    cp_error_result(res, err, NULL, cp_buf_str(&context));
+}
+
+void cp_exec_result_build(cp_gathered *g, cp_result *res) {
+    cp_err err = {0};
+    if (how_it_failed(g->exec, &err) < 0) build_error(g, &err, res);
+    else build_success(g, res);
+}
+
+void cp_exec_logs_build(cp_gathered *g, cp_result *res) {
+    res->status = 200;
+    cp_jw w = cp_jw_on(&res->body);
+    cp_buf_reserve(&res->body, g->text[0].n + g->text[1].n + 256);
+    cp_jw_obj(&w);
+    cp_jw_kbool(&w, "success", true);
+    cp_jw_kz(&w, "processId", g->exec->process_id);
+    write_text(&w, g);
+    cp_jw_know(&w);
+    cp_jw_end_obj(&w);
+}

@@ -1,0 +1,104 @@
+#include "handlers/exec_start.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include "handlers/exec_result.h"
+#include "handlers/exec_source.h"
+#include "handlers/reply.h"
+
+typedef struct start {
+    cp_exec_watch watch;
+    cp_ctx *ctx;
+    cp_reply *reply;
+    cp_exec *exec;
+    cp_exec_source_opts source;
+    bool stream;
+    bool fail_as_record; /* argv form: a program that cannot be started is a process with status "failed" */
+} start;
+
+static void start_free(start *s) {
+    cp_exec_watch_del(&s->watch);
+    if (s->exec) cp_exec_unref(s->exec);
+    free(s);
+}
+
+static void reply_failure(cp_reply *reply, const cp_exec *e) {
+    cp_err err = e->start_err;
+    cp_exec_args shown = {.spec = {.command = cp_str_of(e->command)}};
+    if (err.code == CP_E_COMMAND_EXECUTION_ERROR) err.code = CP_E_STREAM_START_ERROR;
+    cp_exec_args_refuse(reply, &shown, &err);
+}
+
+static void reply_process(cp_reply *reply, const cp_exec *e) {
+    cp_result res = {0};
+    cp_jw w = cp_success_begin(&res);
+    cp_jw_kz(&w, "processId", e->process_id);
+    if (e->pid > 0) cp_jw_ki64(&w, "pid", e->pid);
+    cp_jw_kz(&w, "command", e->command);
+    cp_jw_kz(&w, "executionId", e->id);
+    if (e->state == CP_STATE_FAILED) {
+        cp_jw_kz(&w, "status", cp_exec_status(e));
+        cp_jw_kz(&w, "error", e->start_err.msg);
+        if (e->start_err.sys) cp_jw_kz(&w, "errno", cp_errno_name(e->start_err.sys));
+    }
+    cp_success_end(&w);
+    cp_reply_send(reply, &res);
+}
+
+static void begun(cp_exec_watch *w, cp_exec *e) {
+    start *s = CP_CONTAINER(w, start, watch);
+    cp_reply *reply = cp_take(s->reply);
+    if (!reply) return;
+    if (e->state == CP_STATE_FAILED && (s->stream || !s->fail_as_record)) reply_failure(reply, e);
+    else if (s->stream) cp_reply_stream(reply, cp_exec_source_new(s->ctx, e, &s->source));
+    else reply_process(reply, e);
+    start_free(s);
+}
+
+/* Only if the end comes without a beginning having been told; begun has freed us otherwise. */
+static void ended(cp_exec_watch *w, cp_exec *e) { begun(w, e); }
+
+static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_err *err) {
+    return cp_exec_stdin(((start *)reply->handler)->exec, data, eof, err);
+}
+
+static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
+    start *s = reply->handler;
+    bool by_policy = why == CP_END_DISCONNECTED ? s->source.kill_on_disconnect
+                     : why == CP_END_SHUTDOWN   ? false
+                                                : s->source.kill_on_cancel;
+    if (kill || by_policy)
+        cp_exec_kill(s->exec, SIGTERM, (uint64_t)s->ctx->config->timeout_grace, CP_OUTCOME_cancelled, NULL, NULL, NULL);
+    start_free(s);
+    return false;
+}
+
+static void run(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply, bool stream) {
+    cp_err err = {0};
+    bool existing;
+    start *s = cp_new(start);
+    s->watch.on_start = begun;
+    s->watch.on_end = ended;
+    s->ctx = ctx;
+    s->reply = reply;
+    s->stream = stream;
+    s->fail_as_record = a->spec.nargs > 0;
+    s->source = (cp_exec_source_opts){.base64 = a->base64,
+                                      .ids = a->additions,
+                                      .offsets = a->has_from,
+                                      .from = {a->from[0], a->from[1]},
+                                      .kill_on_cancel = a->kill_on_cancel,
+                                      .kill_on_disconnect = a->kill_on_disconnect};
+    if (cp_exec_start(ctx->svc, &a->spec, &s->watch, &s->exec, &existing, &err) < 0) {
+        free(s);
+        cp_exec_args_refuse(reply, a, &err);
+        return;
+    }
+    reply->handler = s;
+    reply->on_cancel = on_cancel;
+    reply->on_stdin = on_stdin;
+}
+
+void cp_exec_start_process(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) { run(ctx, a, reply, false); }
+void cp_exec_start_stream(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) { run(ctx, a, reply, true); }

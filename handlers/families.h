@@ -1,0 +1,11 @@
+#pragma once
+/* The route tables, one per family; router.c indexes them all. */
+#include "handlers/router.h"
+
+#define CP_FAMILIES(X) X(misc) X(health) X(exec) X(execution) X(process) X(session) X(files)
+
+#define X(family)                                                                                                      \
+    extern const cp_route cp_##family##_routes[];                                                                      \
+    extern const size_t cp_##family##_nroutes;
+CP_FAMILIES(X)
+#undef X

@@ -1,0 +1,66 @@
+/* Liveness, readiness and metrics (conflux-additions.md, "The rest"). */
+#include <sys/statvfs.h>
+
+#include "handlers/families.h"
+#include "handlers/reply.h"
+
+/* Below this the registry and the output logs cannot be written for long. */
+#define MIN_FREE_BYTES (16u << 20)
+
+static int healthz(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx, (void)req, (void)err;
+    cp_jw w = cp_success_begin(res);
+    cp_jw_kz(&w, "status", "healthy");
+    cp_jw_kz(&w, "version", CONFLUX_VERSION);
+    cp_success_end(&w);
+    return 0;
+}
+
+static bool disk_has_room(const char *dir) {
+    struct statvfs v;
+    return dir && statvfs(dir, &v) == 0 && (uint64_t)v.f_bavail * v.f_frsize >= MIN_FREE_BYTES;
+}
+
+/* The one place that may answer 503: probes want the retry that the SDK would make of it. */
+static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    (void)req;
+    const struct {
+        const char *name;
+        bool ok;
+    } checks[] = {
+        {"started", ctx->ready},
+        {"accepting", !ctx->svc->draining},
+        {"keeper", ctx->svc->keeper != NULL},
+        {"registry", ctx->svc->registry && cp_registry_healthy(ctx->svc->registry)},
+        {"disk", disk_has_room(ctx->svc->state_dir)},
+    };
+    bool ready = true;
+    for (size_t i = 0; i < CP_COUNT(checks); i++) ready &= checks[i].ok;
+    cp_result res = {.status = ready ? 200 : 503};
+    cp_jw w = cp_jw_on(&res.body);
+    cp_jw_obj(&w);
+    cp_jw_kbool(&w, "success", ready);
+    cp_jw_kz(&w, "status", ready ? "ready" : "not ready");
+    cp_jw_key(&w, "checks");
+    cp_jw_obj(&w);
+    for (size_t i = 0; i < CP_COUNT(checks); i++) cp_jw_kbool(&w, checks[i].name, checks[i].ok);
+    cp_jw_end_obj(&w);
+    cp_success_end(&w);
+    cp_reply_send(reply, &res);
+}
+
+static int metrics(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)req, (void)err;
+    res->status = 200;
+    res->type = "text/plain; version=0.0.4; charset=utf-8";
+    cp_metrics_write(&res->body);
+    cp_router_metrics(ctx->router, &res->body);
+    return 0;
+}
+
+const cp_route cp_health_routes[] = {
+    {CP_GET, "/healthz", CP_R_INLINE | CP_R_OPEN, "healthz", healthz, NULL, "Liveness"},
+    {CP_GET, "/readyz", CP_R_LOOP | CP_R_OPEN, "readyz", NULL, readyz, "Readiness, with what is missing"},
+    {CP_GET, "/metrics", CP_R_INLINE, "metrics", metrics, NULL, "Prometheus text"},
+};
+const size_t cp_health_nroutes = CP_COUNT(cp_health_routes);

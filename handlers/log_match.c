@@ -1,0 +1,109 @@
+#include "handlers/log_match.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* glibc's engine takes exponential time for back references and memory in proportion to the product of nested bounds;
+ * it runs on the loop here. */
+static int check_regex(cp_str p, cp_err *err) {
+    unsigned bounds = 0;
+    for (size_t i = 0; i < p.n; i++) {
+        if (p.p[i] == '\\' && i + 1 < p.n) {
+            i++;
+            if (p.p[i] >= '1' && p.p[i] <= '9')
+                return cp_fail_field(err, "pattern", "pattern must not use back references");
+        } else if (p.p[i] == '{' && ++bounds > 1) {
+            return cp_fail_field(err, "pattern", "pattern may use one {…} bound only");
+        } else if (p.p[i] == '{' && strtoul(p.p + i + 1, NULL, 10) > 100) {
+            return cp_fail_field(err, "pattern", "pattern repeats more than 100 times");
+        }
+    }
+    return 0;
+}
+
+int cp_log_match_init(cp_log_match *m, cp_str pattern, bool regex, cp_err *err) {
+    *m = (cp_log_match){0};
+    if (!pattern.n) return cp_fail_field(err, "pattern", "pattern is required");
+    if (pattern.n > CP_MATCH_PATTERN_MAX)
+        return cp_fail_field(err, "pattern", "pattern is longer than %d bytes", CP_MATCH_PATTERN_MAX);
+    if (memchr(pattern.p, '\n', pattern.n)) return cp_fail_field(err, "pattern", "pattern must be within one line");
+    cp_autofree char *text = cp_str_dup(pattern);
+    if (regex) {
+        if (check_regex((cp_str){text, pattern.n}, err) < 0) return -1;
+        int rc = regcomp(&m->re, text, REG_EXTENDED);
+        char why[128];
+        if (rc) regerror(rc, &m->re, why, sizeof why);
+        if (rc) return cp_fail_field(err, "pattern", "pattern is not a valid regular expression: %s", why);
+    }
+    m->pattern = cp_take(text);
+    m->regex = regex;
+    return 0;
+}
+
+void cp_log_match_fini(cp_log_match *m) {
+    if (m->regex) regfree(&m->re);
+    free(m->pattern);
+    cp_buf_free(&m->line);
+    *m = (cp_log_match){0};
+}
+
+static bool hit_at(const cp_log_match *m, size_t from, size_t n, cp_log_hit *hit) {
+    hit->offset = m->line_at + from;
+    hit->line = cp_buf_str(&m->line);
+    hit->match = (cp_str){m->line.p + from, n};
+    return true;
+}
+
+static bool search_plain(cp_log_match *m, cp_log_hit *hit) {
+    size_t n = strlen(m->pattern);
+    size_t from = m->searched >= n ? m->searched - n + 1 : 0;
+    const char *p = m->line.n > from ? memmem(m->line.p + from, m->line.n - from, m->pattern, n) : NULL;
+    m->searched = m->line.n;
+    return p && hit_at(m, (size_t)(p - m->line.p), n, hit);
+}
+
+static bool search_regex(cp_log_match *m, bool complete, cp_log_hit *hit) {
+    regmatch_t r = {.rm_so = 0, .rm_eo = (regoff_t)m->line.n};
+    if (regexec(&m->re, m->line.p ? m->line.p : "", 1, &r, REG_STARTEND | (complete ? 0 : REG_NOTEOL)) != 0)
+        return false;
+    if (!complete && (size_t)r.rm_eo == m->line.n) return false;
+    return hit_at(m, (size_t)r.rm_so, (size_t)(r.rm_eo - r.rm_so), hit);
+}
+
+static bool search(cp_log_match *m, bool complete, cp_log_hit *hit) {
+    return m->regex ? search_regex(m, complete, hit) : search_plain(m, hit);
+}
+
+static void begin_line(cp_log_match *m, uint64_t at) {
+    cp_buf_clear(&m->line);
+    m->line_at = at;
+    m->searched = 0;
+}
+
+/* A line without end must not take memory without end: its older half is forgotten. */
+static void bound_line(cp_log_match *m) {
+    size_t max = m->regex ? CP_MATCH_REGEX_LINE_MAX : CP_MATCH_LINE_MAX;
+    if (m->line.n <= max) return;
+    size_t forget = m->line.n - max / 2;
+    cp_buf_consume(&m->line, forget);
+    m->line_at += forget;
+    m->searched = m->searched > forget ? m->searched - forget : 0;
+}
+
+bool cp_log_match_feed(cp_log_match *m, uint64_t at, cp_str data, bool last, cp_log_hit *hit) {
+    size_t step = m->regex ? CP_MATCH_REGEX_LINE_MAX / 2 : CP_MATCH_LINE_MAX / 2;
+    if (at != m->line_at + m->line.n) begin_line(m, at);
+    while (data.n) {
+        size_t n = data.n < step ? data.n : step;
+        const char *newline = memchr(data.p, '\n', n);
+        if (newline) n = (size_t)(newline - data.p);
+        cp_buf_add(&m->line, data.p, n);
+        size_t taken = newline ? n + 1 : n;
+        data.p += taken;
+        data.n -= taken;
+        if (search(m, newline || (last && !data.n), hit)) return true;
+        if (newline) begin_line(m, m->line_at + m->line.n + 1);
+        else bound_line(m);
+    }
+    return last && m->line.n && search(m, true, hit);
+}

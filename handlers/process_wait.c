@@ -1,0 +1,289 @@
+/* GET /api/process/{id}/wait: for its end, for text in its output, or for a TCP port (conflux-additions.md,
+ * "Processes"). */
+#include <stdlib.h>
+
+#include "handlers/exec_args.h"
+#include "handlers/exec_result.h"
+#include "handlers/log_match.h"
+#include "handlers/port_probe.h"
+#include "handlers/process.h"
+#include "handlers/reply.h"
+
+enum { SCAN = 64 << 10, SCAN_ROUNDS = 16, PORT_POLL_MS = 50, TAIL = 4096 };
+
+typedef enum { FOR_EXIT, FOR_LOG, FOR_PORT } wait_for;
+static const char *const wait_words[] = {"exit", "log", "port"};
+
+typedef struct waiter {
+    cp_exec_watch watch;
+    cp_ctx *ctx;
+    cp_reply *reply; /* NULL: over; only a probe that still runs keeps us */
+    cp_exec *exec;
+    wait_for what;
+    uint64_t timeout_ms;
+    cp_timer timeout, again;
+    cp_log_match match[2];
+    bool look[2]; /* at stdout, at stderr */
+    cp_cursor cursor[2];
+    bool opened; /* the cursors are */
+    uint64_t from[2];
+    cp_buf scratch;
+    uint16_t port;
+    cp_work probe;
+    bool probing, listening;
+} waiter;
+
+static void waiter_free(waiter *w) {
+    for (int k = 0; k < 2; k++) cp_log_match_fini(&w->match[k]);
+    cp_buf_free(&w->scratch);
+    free(w);
+}
+
+/* Lets go of everything but a probe in flight; returns the reply to answer. */
+static cp_reply *let_go(waiter *w) {
+    cp_reply *r = cp_take(w->reply);
+    cp_timer_stop(w->ctx->loop, &w->timeout);
+    cp_timer_stop(w->ctx->loop, &w->again);
+    cp_exec_watch_del(&w->watch);
+    for (int k = 0; k < 2; k++) cp_cursor_close(&w->cursor[k]);
+    return r;
+}
+
+static void finish(waiter *w) {
+    cp_exec_unref(cp_take(w->exec));
+    if (!w->probing) waiter_free(w);
+}
+
+/* ---- answers ---- */
+
+static void answer(waiter *w, int k, const cp_log_hit *hit) {
+    cp_reply *reply = let_go(w);
+    cp_result res = {0};
+    cp_jw j = cp_success_begin(&res);
+    if (hit) {
+        cp_jw_kz(&j, "stream", k ? "stderr" : "stdout");
+        cp_jw_ku64(&j, "offset", hit->offset);
+        cp_jw_kstr(&j, "line", hit->line);
+        cp_jw_kstr(&j, "match", hit->match);
+    }
+    if (w->what == FOR_PORT) cp_jw_ku64(&j, "port", w->port);
+    cp_jw_key(&j, "process");
+    cp_jw_process(&j, w->exec);
+    cp_success_end(&j);
+    cp_reply_send(reply, &res);
+    finish(w);
+}
+
+static void write_tail(cp_jw *j, const char *key, cp_output *o) {
+    cp_autobuf cp_buf text = {0};
+    uint64_t total = o ? cp_output_total(o) : 0, at;
+    if (o) cp_output_read(o, total > TAIL ? total - TAIL : 0, TAIL, &text, &at);
+    cp_jw_kstr(j, key, cp_buf_str(&text));
+}
+
+static void fail(waiter *w, const cp_err *err) {
+    const cp_exec *e = w->exec;
+    cp_autobuf cp_buf context = {0};
+    cp_jw j = cp_jw_on(&context);
+    cp_jw_obj(&j);
+    cp_jw_kz(&j, "processId", e->process_id);
+    cp_jw_kz(&j, "for", wait_words[w->what]);
+    if (cp_exec_over(e)) {
+        if (e->exit_code >= 0) cp_jw_ki64(&j, "exitCode", e->exit_code);
+        if (e->state == CP_STATE_ENDED) cp_jw_kz(&j, "outcome", cp_outcome_name(e->outcome));
+        write_tail(&j, "stdout", e->out[0]);
+        write_tail(&j, "stderr", e->out[1]);
+    } else {
+        cp_jw_ku64(&j, "timeoutMs", w->timeout_ms);
+    }
+    cp_jw_end_obj(&j);
+    cp_reply_error(let_go(w), err, NULL, cp_buf_str(&context));
+    finish(w);
+}
+
+static void fail_ended(waiter *w) {
+    cp_err err;
+    cp_fail(&err, CP_E_PROCESS_EXITED_BEFORE_READY, "Process %s ended before it was ready", w->exec->process_id);
+    fail(w, &err);
+}
+
+static void on_timeout(cp_timer *t) {
+    waiter *w = CP_CONTAINER(t, waiter, timeout);
+    cp_err err;
+    cp_fail(&err, CP_E_PROCESS_READY_TIMEOUT, "Process %s was not ready within %llums", w->exec->process_id,
+            (unsigned long long)w->timeout_ms);
+    fail(w, &err);
+}
+
+/* ---- log ---- */
+
+/* One piece of one stream. 1: found and answered; 0: read on; -1: nothing there now. */
+static int scan_piece(waiter *w, int k) {
+    cp_output *o = w->exec->out[k];
+    cp_log_hit hit;
+    uint64_t at;
+    cp_buf_clear(&w->scratch);
+    size_t n = cp_output_read(o, w->cursor[k].at, SCAN, &w->scratch, &at);
+    bool last = cp_exec_over(w->exec) && cp_output_ended(o) && at + n >= cp_output_total(o);
+    if (!n && !last) return -1;
+    bool found = cp_log_match_feed(&w->match[k], at, (cp_str){w->scratch.p, n}, last, &hit);
+    if (found) {
+        answer(w, k, &hit);
+        return 1;
+    }
+    cp_cursor_advance(&w->cursor[k], at + n);
+    return n ? 0 : -1;
+}
+
+static void scan(waiter *w);
+static void scan_again(cp_timer *t) { scan(CP_CONTAINER(t, waiter, again)); }
+
+/* A long log is searched in turns: 1 MiB, then others have theirs. */
+static void scan(waiter *w) {
+    for (int k = 0; k < 2; k++) {
+        if (!w->look[k] || !w->exec->out[k]) continue;
+        for (int round = 0;; round++) {
+            int rc = scan_piece(w, k);
+            if (rc > 0) return;
+            if (rc < 0) break;
+            if (round < SCAN_ROUNDS) continue;
+            cp_timer_start(w->ctx->loop, &w->again, 0, scan_again);
+            return;
+        }
+    }
+    if (cp_exec_over(w->exec)) fail_ended(w);
+}
+
+static void wake_stdout(cp_cursor *c) { scan(CP_CONTAINER(c, waiter, cursor[0])); }
+static void wake_stderr(cp_cursor *c) { scan(CP_CONTAINER(c, waiter, cursor[1])); }
+
+static void begin_log(waiter *w) {
+    w->opened = w->exec->out[0] != NULL;
+    for (int k = 0; k < 2; k++)
+        if (w->look[k] && w->exec->out[k])
+            cp_cursor_open(&w->cursor[k], w->exec->out[k], w->from[k], true, k ? wake_stderr : wake_stdout);
+    scan(w);
+}
+
+/* ---- port ---- */
+
+static void probe_run(cp_work *work) {
+    waiter *w = CP_CONTAINER(work, waiter, probe);
+    w->listening = cp_port_listening(w->port);
+}
+
+static void probe_again(cp_timer *t);
+static void probe_done(cp_work *work) {
+    waiter *w = CP_CONTAINER(work, waiter, probe);
+    w->probing = false;
+    if (!w->reply) waiter_free(w);
+    else if (w->listening) answer(w, 0, NULL);
+    else if (cp_exec_over(w->exec)) fail_ended(w);
+    else cp_timer_start(w->ctx->loop, &w->again, PORT_POLL_MS, probe_again);
+}
+
+static void probe(waiter *w) {
+    w->probing = true;
+    cp_workers_submit(w->ctx->workers, &w->probe, probe_run, probe_done);
+}
+
+static void probe_again(cp_timer *t) { probe(CP_CONTAINER(t, waiter, again)); }
+
+/* ---- life ---- */
+
+static void on_start(cp_exec_watch *watch, cp_exec *e) {
+    waiter *w = CP_CONTAINER(watch, waiter, watch);
+    (void)e;
+    if (w->what == FOR_LOG && !w->opened) begin_log(w); /* it was still starting: there was no log yet */
+}
+
+static void on_end(cp_exec_watch *watch, cp_exec *e) {
+    waiter *w = CP_CONTAINER(watch, waiter, watch);
+    (void)e;
+    if (w->what == FOR_EXIT) answer(w, 0, NULL);
+    else if (w->what == FOR_LOG) scan(w);
+    else if (!w->probing) fail_ended(w); /* else the probe that runs has the last word */
+}
+
+static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
+    (void)why, (void)kill;
+    waiter *w = reply->handler;
+    let_go(w);
+    finish(w);
+    return false;
+}
+
+static int read_flag(const cp_request *req, const char *name, bool *out, cp_err *err) {
+    uint64_t v = 0;
+    if (cp_request_param_u64(req, name, 1, &v, err) < 0) return -1;
+    *out = v == 1;
+    return 0;
+}
+
+static int read_log(waiter *w, const cp_request *req, cp_err *err) {
+    cp_autobuf cp_buf pattern = {0}, stream = {0};
+    bool regex, given;
+    if (cp_request_param(req, "pattern", &pattern, err) < 0 || cp_request_param(req, "stream", &stream, err) < 0 ||
+        read_flag(req, "regex", &regex, err) < 0 || cp_offsets_of(req, w->from, &given, err) < 0)
+        return -1;
+    w->look[0] = !stream.n || cp_str_is(cp_buf_str(&stream), "stdout");
+    w->look[1] = !stream.n || cp_str_is(cp_buf_str(&stream), "stderr");
+    if (!w->look[0] && !w->look[1]) return cp_fail_field(err, "stream", "stream must be stdout or stderr");
+    for (int k = 0; k < 2; k++)
+        if (cp_log_match_init(&w->match[k], cp_buf_str(&pattern), regex, err) < 0) return -1;
+    return 0;
+}
+
+static int read_port(waiter *w, const cp_request *req, cp_err *err) {
+    uint64_t port = 0;
+    if (cp_request_param_u64(req, "port", 65535, &port, err) < 0) return -1;
+    if (!port) return cp_fail_field(err, "port", "port must be a number from 1 to 65535");
+    w->port = (uint16_t)port;
+    return 0;
+}
+
+static int read_params(waiter *w, const cp_request *req, cp_err *err) {
+    static const char *const known[] = {"timeoutMs", "for", "pattern", "stream", "from", "port", "regex", NULL};
+    cp_autobuf cp_buf what = {0};
+    int got = cp_request_param(req, "for", &what, err);
+    if (got < 0 || cp_request_only(req, known, err) < 0 ||
+        cp_request_param_u64(req, "timeoutMs", CP_MAX_WAIT_MS, &w->timeout_ms, err) < 0)
+        return -1;
+    int i = 0;
+    while (got && i < 3 && !cp_str_is(cp_buf_str(&what), wait_words[i])) i++;
+    if (i == 3) return cp_fail_field(err, "for", "for must be exit, log or port");
+    w->what = (wait_for)i;
+    if (w->what == FOR_LOG) return read_log(w, req, err);
+    return w->what == FOR_PORT ? read_port(w, req, err) : 0;
+}
+
+static void begin(waiter *w) {
+    bool over = cp_exec_over(w->exec);
+    if (w->timeout_ms && !over) cp_timer_start(w->ctx->loop, &w->timeout, w->timeout_ms, on_timeout);
+    if (!over) cp_exec_watch_add(w->exec, &w->watch);
+    if (w->what == FOR_LOG) begin_log(w);
+    else if (over && w->what == FOR_EXIT) answer(w, 0, NULL);
+    else if (over) fail_ended(w);
+    else if (w->what == FOR_PORT) probe(w);
+}
+
+void cp_process_wait(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    cp_err err = {0};
+    cp_exec *e = cp_process_find(ctx, req, reply);
+    if (!e) return;
+    waiter *w = cp_new(waiter);
+    if (read_params(w, req, &err) < 0) {
+        cp_reply_error(reply, &err, NULL, (cp_str){0});
+        waiter_free(w);
+        return;
+    }
+    w->watch.on_start = on_start;
+    w->watch.on_end = on_end;
+    w->ctx = ctx;
+    w->reply = reply;
+    w->exec = e;
+    cp_exec_ref(e);
+    reply->handler = w;
+    reply->on_cancel = on_cancel;
+    begin(w);
+}
