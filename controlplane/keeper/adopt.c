@@ -9,9 +9,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-static void on_timer(cp_timer *t) {
-    adopt_check(CP_CONTAINER(t, keeper, adopt_timer));
-}
+static void on_timer(cp_timer *t) { adopt_check(CP_CONTAINER(t, keeper, adopt_timer)); }
 
 static void give_up(keeper *k, child *c, int sys) {
     peer_refuse(k, c->tag, sys, CP_STEP_adopt);

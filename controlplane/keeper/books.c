@@ -4,12 +4,8 @@
 
 #include <stdlib.h>
 
-static unsigned tag_bucket(uint64_t tag) {
-    return (unsigned)(tag % BUCKETS);
-}
-static unsigned pid_bucket(pid_t pid) {
-    return (unsigned)pid % BUCKETS;
-}
+static unsigned tag_bucket(uint64_t tag) { return (unsigned)(tag % BUCKETS); }
+static unsigned pid_bucket(pid_t pid) { return (unsigned)pid % BUCKETS; }
 
 static unsigned key_bucket(cp_str key) { /* FNV-1a */
     uint32_t h = 2166136261u;

@@ -23,9 +23,7 @@ static void on_keeper(cp_io *io, uint32_t events);
 
 /* ---- table ---- */
 
-static cp_child **bucket(cp_keeper *k, uint64_t tag) {
-    return &k->table[tag % CLIENT_BUCKETS];
-}
+static cp_child **bucket(cp_keeper *k, uint64_t tag) { return &k->table[tag % CLIENT_BUCKETS]; }
 
 void client_enter(cp_keeper *k, cp_child *c) {
     cp_child **b = bucket(k, c->tag);
@@ -47,9 +45,7 @@ static void leave(cp_keeper *k, const cp_child *c) {
     }
 }
 
-uint64_t client_next_tag(cp_keeper *k) {
-    return ((uint64_t)k->generation + 1) << 40 | ++k->last_tag;
-}
+uint64_t client_next_tag(cp_keeper *k) { return ((uint64_t)k->generation + 1) << 40 | ++k->last_tag; }
 
 static struct unclaimed *take_unclaimed(cp_keeper *k, uint64_t tag) {
     for (struct unclaimed **p = &k->unclaimed, *u; (u = *p); p = &u->next) {
@@ -152,8 +148,11 @@ static void on_closed(cp_keeper *k, const cp_wire_rec_closed *r) {
 static void run_orders(cp_deferred *d) {
     cp_keeper *k = CP_CONTAINER(d, cp_keeper, orders);
     bool drain = cp_take(k->drain), handover = cp_take(k->handover);
-    if (handover && k->ev.on_handover) k->ev.on_handover(k->ev.arg);
-    if (drain && k->ev.on_drain) k->ev.on_drain(k->ev.arg);
+    if (drain) { /* the end comes before an upgrade */
+        if (k->ev.on_drain) k->ev.on_drain(k->ev.arg);
+    } else if (handover && k->ev.on_handover) {
+        k->ev.on_handover(k->ev.arg);
+    }
 }
 
 /* Deferred: one may come while cp_keeper_open still reads, when the server is not up yet. */

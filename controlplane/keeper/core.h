@@ -12,8 +12,8 @@
 
 enum {
     BUCKETS = 1024,
-    CHILDREN_MAX = 8192,    /* running, or durable and not acknowledged; more are refused with EAGAIN */
-    QUEUE_PAUSE = 64,       /* records queued for the server: while there are more, its requests are not read */
+    CHILDREN_MAX = 8192,
+    QUEUE_PAUSE = 64, /* records queued for the server: while there are more, its requests are not read */
     RECORDS_PER_ROUND = 16, /* read from the server before exits and timers have their turn */
     ADOPT_POLL_MS = 5,
     ADOPT_LIMIT_MS = 5000,
@@ -64,6 +64,7 @@ typedef struct keeper {
     cp_loop *loop;
     spawner spawner;
     books books;
+    unsigned children_max;
     char mark[17]; /* 16 hex digits: CONFLUX_MARK=<mark>.<tag> in the spawn-time environment of all ours */
     int lock;      /* of the state folder */
     int sigfd;

@@ -57,6 +57,7 @@ static int open_signals(keeper *k, bool only_child) {
 
 static int keeper_open(keeper *k, const cp_keeper_opts *opts, bool only_child, cp_err *err) {
     *k = (keeper){.opts = opts, .lock = -1, .sigfd = -1, .chan = {.fd = -1}, .spawner = {.devnull = -1}};
+    k->children_max = opts->children_max ? opts->children_max : CHILDREN_MAX;
     books_init(&k->books);
     ensure_stdio();
     cp_random_hex(k->mark, 16);

@@ -7,9 +7,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-static uint64_t micros(struct timeval t) {
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_usec;
-}
+static uint64_t micros(struct timeval t) { return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_usec; }
 
 static cp_exit exit_of(int status, const struct rusage *ru) {
     return (cp_exit){.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1,

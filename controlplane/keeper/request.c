@@ -93,9 +93,7 @@ static bool find_groups(const cp_wire_rec_spawn *r, gid_t *groups, size_t *n, st
 
 /* ---- spawn ---- */
 
-static size_t bits(uint8_t mask) {
-    return (size_t)__builtin_popcount(mask);
-}
+static size_t bits(uint8_t mask) { return (size_t)__builtin_popcount(mask); }
 
 /* Sorts what came into the child's descriptors, what is held, and the memfd. */
 static bool sort_fds(const cp_wire *m, const int *fds, int child_fds[SPAWN_FDS], int hold_at[3], int *memfd,
@@ -125,7 +123,7 @@ static void enter(keeper *k, const cp_wire *m, int *fds, const int hold_at[3], p
 static bool admit(keeper *k, uint64_t tag, cp_str key, struct refusal *why) {
     if (key.n > CP_WIRE_KEY_MAX) return REFUSE(why, EINVAL, key);
     if (books_by_tag(&k->books, tag) || (key.n && books_by_key(&k->books, key))) return REFUSE(why, EEXIST, key);
-    if (k->books.count >= CHILDREN_MAX) return REFUSE(why, EAGAIN, children);
+    if (k->books.count >= k->children_max) return REFUSE(why, EAGAIN, children);
     return true;
 }
 
@@ -240,10 +238,15 @@ bool request_handle(keeper *k, const cp_wire *m, int *fds) {
     }
 }
 
+static void kill_with_group(const child *c) {
+    if (!c->adopted) kill(-c->pid, SIGKILL);
+    kill(c->pid, SIGKILL); /* it may have moved to another group */
+}
+
 void request_server_gone(keeper *k) {
     for (child *c = TAILQ_FIRST(&k->books.all), *next; c; c = next) {
         next = TAILQ_NEXT(c, all);
         if (c->adopt_by) books_remove(&k->books, c); /* it waits for a go-ahead that cannot come, and sees its end */
-        else if (!c->key && !c->exited) kill(c->adopted ? c->pid : -c->pid, SIGKILL);
+        else if (!c->key && !c->exited) kill_with_group(c);
     }
 }

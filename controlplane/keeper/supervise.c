@@ -25,9 +25,7 @@
 
 static void end_trees(keeper *k);
 
-static void on_timer(cp_timer *t) {
-    supervise(CP_CONTAINER(t, keeper, timer), EV_TIMER);
-}
+static void on_timer(cp_timer *t) { supervise(CP_CONTAINER(t, keeper, timer), EV_TIMER); }
 
 static void enter(keeper *k, keeper_state state, unsigned timer_ms) {
     k->state = state;
@@ -127,12 +125,8 @@ static void hand_over(keeper *k) {
     enter(k, LEAVING, HANDOVER_LIMIT_MS);
 }
 
-static void note_hup(keeper *k) {
-    k->hup = true;
-}
-static void await_exit(keeper *k) {
-    enter(k, k->state, LEAVE_LIMIT_MS);
-}
+static void note_hup(keeper *k) { k->hup = true; }
+static void await_exit(keeper *k) { enter(k, k->state, LEAVE_LIMIT_MS); }
 
 static void kill_server(keeper *k) {
     if (k->server) kill(k->server, SIGKILL);
@@ -229,9 +223,7 @@ void supervise(keeper *k, keeper_event ev) {
     if (act) act(k);
 }
 
-static int shell_status(int status) {
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
+static int shell_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 static void cmd_ended(keeper *k, int status) {
     k->cmd = 0;

@@ -4,21 +4,11 @@ static void put_int(cp_buf *b, uint64_t v, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) cp_buf_addc(b, (char)(v >> (8 * i)));
 }
 
-static void put_u8(cp_buf *b, uint8_t v) {
-    put_int(b, v, 1);
-}
-static void put_u16(cp_buf *b, uint16_t v) {
-    put_int(b, v, 2);
-}
-static void put_u32(cp_buf *b, uint32_t v) {
-    put_int(b, v, 4);
-}
-static void put_i32(cp_buf *b, int32_t v) {
-    put_int(b, (uint32_t)v, 4);
-}
-static void put_u64(cp_buf *b, uint64_t v) {
-    put_int(b, v, 8);
-}
+static void put_u8(cp_buf *b, uint8_t v) { put_int(b, v, 1); }
+static void put_u16(cp_buf *b, uint16_t v) { put_int(b, v, 2); }
+static void put_u32(cp_buf *b, uint32_t v) { put_int(b, v, 4); }
+static void put_i32(cp_buf *b, int32_t v) { put_int(b, (uint32_t)v, 4); }
+static void put_u64(cp_buf *b, uint64_t v) { put_int(b, v, 8); }
 
 static void put_str(cp_buf *b, cp_str s) {
     put_u32(b, (uint32_t)s.n);
@@ -50,21 +40,11 @@ static uint64_t get_int(struct in *in, size_t bytes) {
     return v;
 }
 
-static uint8_t get_u8(struct in *in) {
-    return (uint8_t)get_int(in, 1);
-}
-static uint16_t get_u16(struct in *in) {
-    return (uint16_t)get_int(in, 2);
-}
-static uint32_t get_u32(struct in *in) {
-    return (uint32_t)get_int(in, 4);
-}
-static int32_t get_i32(struct in *in) {
-    return (int32_t)(uint32_t)get_int(in, 4);
-}
-static uint64_t get_u64(struct in *in) {
-    return get_int(in, 8);
-}
+static uint8_t get_u8(struct in *in) { return (uint8_t)get_int(in, 1); }
+static uint16_t get_u16(struct in *in) { return (uint16_t)get_int(in, 2); }
+static uint32_t get_u32(struct in *in) { return (uint32_t)get_int(in, 4); }
+static int32_t get_i32(struct in *in) { return (int32_t)(uint32_t)get_int(in, 4); }
+static uint64_t get_u64(struct in *in) { return get_int(in, 8); }
 
 static cp_str get_str(struct in *in) {
     size_t n = get_u32(in);

@@ -56,7 +56,7 @@ static int transmit(int sock, cp_str bytes, const int *fds, size_t nfds) {
     if (nfds) {
         msg.msg_control = &control;
         msg.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
-        struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
+        struct cmsghdr *h = &control.head;
         h->cmsg_level = SOL_SOCKET;
         h->cmsg_type = SCM_RIGHTS;
         h->cmsg_len = CMSG_LEN(nfds * sizeof(int));
@@ -68,9 +68,7 @@ static int transmit(int sock, cp_str bytes, const int *fds, size_t nfds) {
     return n < 0 ? -1 : 0;
 }
 
-static bool would_block(int sys) {
-    return sys == EAGAIN || sys == ENOBUFS || sys == ETOOMANYREFS;
-}
+static bool would_block(int sys) { return sys == EAGAIN || sys == ENOBUFS || sys == ETOOMANYREFS; }
 
 static int enqueue(cp_chan *c, const int *fds, size_t nfds) {
     struct cp_chan_out *o = cp_alloc(sizeof *o + c->tx.n);

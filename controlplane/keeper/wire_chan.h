@@ -16,12 +16,8 @@ typedef struct cp_chan {
 /* Takes fd and makes it non-blocking. */
 void cp_chan_init(cp_chan *c, int fd);
 void cp_chan_fini(cp_chan *c); /* closes the socket and what is queued; a second call is fine */
-static inline bool cp_chan_is_open(const cp_chan *c) {
-    return c->fd >= 0;
-}
-static inline size_t cp_chan_queued(const cp_chan *c) {
-    return c->queued;
-}
+static inline bool cp_chan_is_open(const cp_chan *c) { return c->fd >= 0; }
+static inline size_t cp_chan_queued(const cp_chan *c) { return c->queued; }
 
 /* Sends or queues m with m->nfds borrowed descriptors (duplicated when queued). -1 with errno: EMSGSIZE, a record over
  * CP_WIRE_MAX; EPIPE or ECONNRESET, the other end is gone; EMFILE, no room for the duplicates. */

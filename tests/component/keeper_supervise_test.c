@@ -187,9 +187,7 @@ static struct {
 
 static const char *self;
 
-static void announce(uint16_t port) {
-    dprintf(2, "listening on %u\n", port);
-}
+static void announce(uint16_t port) { dprintf(2, "listening on %u\n", port); }
 
 static void start_keeper_in(cp_keeper_opts opts) {
     int rw[2];
@@ -227,13 +225,9 @@ static char *hear(void) {
     return text;
 }
 
-static void expect(const char *want) {
-    assert_string_equal(hear(), want);
-}
+static void expect(const char *want) { assert_string_equal(hear(), want); }
 
-static void tell(const char *text) {
-    assert_int_equal(send(t.control, text, strlen(text), 0), strlen(text));
-}
+static void tell(const char *text) { assert_int_equal(send(t.control, text, strlen(text), 0), strlen(text)); }
 
 /* The next server comes up. */
 static void meet_server(unsigned generation, unsigned port) {
@@ -288,9 +282,7 @@ static void await_gone(pid_t pid) {
     close(pidfd);
 }
 
-static bool alive(pid_t pid) {
-    return kill(pid, 0) == 0;
-}
+static bool alive(pid_t pid) { return kill(pid, 0) == 0; }
 
 static int setup(void **state) {
     (void)state;
@@ -416,6 +408,25 @@ static void test_later_failure_is_retried(void **state) {
     tell("exit 0");
     assert_int_equal(finish(text), 0);
     assert_false(alive(kid));
+}
+
+static void test_children_limit(void **state) {
+    (void)state;
+    start_keeper(.children_max = 2);
+    first_server();
+    (void)spawn_kid("one", "exec sleep 1000");
+    (void)spawn_kid("two", "exit 0");
+    expect("exit two 0 0");
+    tell("spawn three exit 0");
+    expect("refused three children EAGAIN"); /* two is not acknowledged */
+    tell("ack two");
+    expect("acked");
+    (void)spawn_kid("four", "exit 0");
+    expect("exit four 0 0");
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    tell("exit 0");
+    assert_int_equal(finish(text), 0);
 }
 
 static void test_upgrade(void **state) {
@@ -599,6 +610,7 @@ int main(int argc, char **argv) {
         T(test_no_server_binary),
         T(test_restart_hands_over),
         T(test_later_failure_is_retried),
+        T(test_children_limit),
         T(test_upgrade),
         T(test_stubborn_trees),
         T(test_second_term_does_not_wait),

@@ -17,6 +17,7 @@
 #include "component/keeper_fixture.h"
 #include "keeper/client.h"
 #include "keeper/spawn.h"
+#include "keeper/wire_chan.h"
 
 enum { DEADLINE_MS = 60000 };
 
@@ -53,9 +54,7 @@ static void exited(cp_child *c, const cp_exit *x) {
     k->x = *x;
 }
 
-static void closed(cp_child *c) {
-    CP_CONTAINER(c, struct kid, c)->closed = true;
-}
+static void closed(cp_child *c) { CP_CONTAINER(c, struct kid, c)->closed = true; }
 
 static void await(const bool *what) {
     uint64_t end = cp_now_ms() + DEADLINE_MS;
@@ -480,6 +479,131 @@ static void test_queue_limit(void **state) {
     }
 }
 
+/* ---- a peer that misbehaves ---- */
+
+struct peer {
+    cp_chan chan;
+    pid_t pid;
+};
+
+static cp_chan_result peer_hear(struct peer *p, cp_wire *m) {
+    int fds[CP_WIRE_FDS];
+    cp_err err;
+    cp_chan_result got = cp_chan_recv(&p->chan, m, fds, &err);
+    for (size_t i = 0; got == CP_CHAN_GOT && i < m->nfds; i++) close(fds[i]);
+    return got;
+}
+
+static void peer_await(struct peer *p, cp_wire_type want) {
+    for (cp_wire m;;) {
+        struct pollfd pfd = {.fd = p->chan.fd, .events = POLLIN};
+        assert_int_equal(poll(&pfd, 1, DEADLINE_MS), 1);
+        cp_chan_result got = peer_hear(p, &m);
+        assert_int_equal(got, CP_CHAN_GOT);
+        if (m.type == want) return;
+    }
+}
+
+static void peer_start(struct peer *p) {
+    int fd = keeper_fixture_start(&p->pid);
+    assert_true(fd >= 0);
+    cp_chan_init(&p->chan, fd);
+    peer_await(p, CP_WIRE_held_end);
+}
+
+/* The keeper does not read on for one who does not read its answers, and loses nothing. */
+static void test_slow_peer(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    struct peer p;
+    peer_start(&p);
+    bool later;
+    for (uint64_t i = 0; i < N; i++)
+        assert_int_equal(cp_chan_send(&p.chan, &(cp_wire){.type = CP_WIRE_close_hold, .close_hold = {i, 0}}, NULL), 0);
+    struct pollfd out = {.fd = p.chan.fd, .events = POLLOUT};
+    while (cp_chan_queued(&p.chan) && poll(&out, 1, 200) == 1) assert_int_equal(cp_chan_flush(&p.chan, &later), 0);
+    assert_true(cp_chan_queued(&p.chan) > N / 2);
+    for (uint64_t i = 0; i < N;) {
+        struct pollfd in = {.fd = p.chan.fd, .events = (short)(POLLIN | (cp_chan_queued(&p.chan) ? POLLOUT : 0))};
+        assert_int_equal(poll(&in, 1, DEADLINE_MS), 1);
+        assert_int_equal(cp_chan_flush(&p.chan, &later), 0);
+        for (cp_wire m; peer_hear(&p, &m) == CP_CHAN_GOT; i++) {
+            assert_int_equal(m.type, CP_WIRE_closed);
+            assert_int_equal(m.closed.tag, i);
+        }
+    }
+    cp_chan_fini(&p.chan);
+    assert_int_equal(keeper_fixture_wait(p.pid), 0);
+}
+
+/* It goes away while the keeper is not reading. */
+static void test_slow_peer_goes(void **state) {
+    (void)state;
+    struct peer p;
+    peer_start(&p);
+    for (uint64_t i = 0; i < 5000; i++)
+        assert_int_equal(cp_chan_send(&p.chan, &(cp_wire){.type = CP_WIRE_close_hold, .close_hold = {i, 0}}, NULL), 0);
+    struct pollfd out = {.fd = p.chan.fd, .events = POLLOUT};
+    bool later;
+    while (poll(&out, 1, 200) == 1) assert_int_equal(cp_chan_flush(&p.chan, &later), 0);
+    cp_chan_fini(&p.chan);
+    assert_int_equal(keeper_fixture_wait(p.pid), 0);
+}
+
+static void expect_cut(const char *bytes, size_t n) {
+    struct peer p;
+    cp_wire m;
+    peer_start(&p);
+    assert_int_equal(send(p.chan.fd, bytes, n, 0), n);
+    struct pollfd in = {.fd = p.chan.fd, .events = POLLIN};
+    assert_int_equal(poll(&in, 1, DEADLINE_MS), 1);
+    assert_int_equal(peer_hear(&p, &m), CP_CHAN_CLOSED);
+    cp_chan_fini(&p.chan);
+    assert_int_equal(keeper_fixture_wait(p.pid), 0);
+}
+
+static void test_protocol_errors(void **state) {
+    (void)state;
+    expect_cut("garbage!", 8);
+    expect_cut("\x02\x00\x10\x00\x02\x00\x00\x00\x00\x00", 10); /* another version */
+    expect_cut("\x01\x00\x07\x00\x00\x00\x00\x00", 8);          /* drain is the keeper's to say */
+    expect_cut("\x01\x00\x15\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+               16); /* a descriptor that is not there */
+}
+
+static void test_keeper_of_another_version(void **state) {
+    (void)state;
+    int sv[2];
+    cp_err err;
+    cp_keeper_hello hello;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+    assert_int_equal(send(sv[0], "\x07\x00 whatever", 11, 0), 11);
+    assert_null(cp_keeper_open(t.loop, sv[1], &(cp_keeper_events){.on_lost = on_lost}, &hello, &err));
+    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 7, this one version 1");
+    close(sv[0]);
+    assert_false(t.lost);
+}
+
+/* A terminal on stdin becomes the controlling one of a child with a session of its own. */
+static void test_terminal(void **state) {
+    (void)state;
+    cp_autofd int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char name[64];
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    assert_int_equal(ptsname_r(master, name, sizeof name), 0);
+    cp_autofd int tty = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(tty >= 0);
+    struct kid k;
+    cp_spawn s = SPEC(.argv = SH("tty >/dev/tty"), .own_session = true);
+    s.fds[0] = tty;
+    run(&k, &s);
+    assert_int_equal(k.x.code, 0);
+    char got[80] = "", want[80];
+    assert_true(read(master, got, sizeof got - 1) > 0);
+    snprintf(want, sizeof want, "%s\r\n", name);
+    assert_string_equal(got, want);
+}
+
 /* ---- adoption ---- */
 
 /* Starts a shell that leaves a background subshell, which waits for a line on descriptor 3 and exits with `code`. With
@@ -631,6 +755,11 @@ int main(void) {
         T(test_adopt),
         T(test_adopt_waits_for_the_parent),
         T(test_adopt_nobody),
+        T(test_slow_peer),
+        T(test_slow_peer_goes),
+        T(test_protocol_errors),
+        T(test_keeper_of_another_version),
+        T(test_terminal),
         T(test_forget),
         T(test_close_kills),
         T(test_keeper_lost),
