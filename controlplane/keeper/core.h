@@ -13,7 +13,7 @@
 enum {
     BUCKETS = 1024,
     CHILDREN_MAX = 8192,
-    QUEUE_PAUSE = 64, /* records queued for the server: while there are more, its requests are not read */
+    QUEUE_PAUSE = 64,       /* records queued for the server: while there are more, its requests are not read */
     RECORDS_PER_ROUND = 16, /* read from the server before exits and timers have their turn */
     ADOPT_POLL_MS = 5,
     ADOPT_LIMIT_MS = 5000,

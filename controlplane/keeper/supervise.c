@@ -142,7 +142,7 @@ static void stop(keeper *k, int exit_status) {
 
 static void start_cmd(keeper *k) {
     const char *const *cmd = k->opts->cmd;
-    if (!cmd) return;
+    if (!cmd || !cmd[0]) return;
     int sys = 0;
     uint8_t step = 0;
     spawn_spec spec = {.fds = {0, 1, 2, -1, -1, -1, -1, -1}, .group = isatty(0) ? SPAWN_SAME_GROUP : SPAWN_GROUP};

@@ -26,7 +26,8 @@ enum {
 /* keeper to server. hello: 1 descriptor, the configuration as a sealed memfd. */
 #define CP_WIRE_F_hello(F) F(u32, generation) F(u16, port) F(i32, keeper_pid) F(str, mark)
 /* One durable child; descriptors: one for each bit of hold, lowest first. */
-#define CP_WIRE_F_held(F) F(u64, tag) F(i32, pid) F(u64, start_time) F(u8, hold) F(str, key) F(u8, exited) CP_WIRE_F_EXIT(F)
+#define CP_WIRE_F_held(F) F(u64, tag) F(i32, pid) F(u64, start_time) F(u8, hold) F(str, key) F(u8, exited) \
+    CP_WIRE_F_EXIT(F)
 #define CP_WIRE_F_held_end(F)
 /* The answer to spawn and adopt: sys is an errno, step an index into CP_WIRE_STEPS. */
 #define CP_WIRE_F_spawned(F) F(u64, tag) F(i32, sys) F(u8, step) F(i32, pid) F(u64, start_time)
