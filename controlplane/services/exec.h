@@ -56,6 +56,7 @@ typedef struct cp_exec_watch {
     void (*on_end)(struct cp_exec_watch *w, cp_exec *e);   /* after on_start; state ENDED or FAILED */
     struct cp_exec_watch *prev, *next;
     cp_exec *exec;
+    bool told_start, told_end; /* exec.c's */
 } cp_exec_watch;
 
 /* Read-only outside services/. */
@@ -74,6 +75,7 @@ struct cp_exec {
     int64_t started_wall, ended_wall; /* ms */
     uint64_t started_ms, ended_ms;    /* monotonic */
     uint64_t timeout_ms;
+    uint64_t max_output;     /* per stream, of the result of a BUFFERED one; its log may hold more (durable) */
     cp_output *out[2];       /* stdout, stderr: never NULL once on_start has come with success */
     cp_outcome outcome;      /* when ENDED */
     int exit_code;           /* what a shell would show: code, or 128 + signal, 124 for a sessionless timeout; -1 none */

@@ -17,7 +17,8 @@ typedef struct cp_exec_backend {
     /* The execution is to end at once but its own processes were killed in vain or there are none: a shell that is busy itself.
      * NULL where it cannot happen. */
     void (*unwedge)(cp_exec *e);
-    /* The execution is going away (ended and reaped): release what the backend holds. */
+    /* The execution has ended, its watchers know, and its end is recorded: release what the backend holds. Once. Where the end
+     * was forced (a process that cannot be killed), this comes although cp_exec_exited was never called. */
     void (*release)(cp_exec *e);
 } cp_exec_backend;
 
@@ -43,6 +44,20 @@ void *cp_exec_backend_data(cp_exec *e);
 void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd);
 /* The write end of the child's stdin, non-blocking (owned from here on), when job->want_stdin. */
 void cp_exec_attach_stdin(cp_exec *e, int fd);
+/* A durable child: its stdin ends by way of cp_keeper_close_hold (hold[0]), and it is acknowledged to the keeper when its
+ * end is recorded. Must be alive until release. */
+typedef struct cp_exec_child {
+    cp_child child;
+    cp_exec *e;       /* set by cp_exec_set_child */
+} cp_exec_child;
+void cp_exec_set_child(cp_exec *e, cp_exec_child *c);
+/* "x:<execution id>", the keeper's key of a durable child, into out. */
+enum { CP_EXEC_KEY_MAX = 160 };
+void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]);
+/* base_env with the job's variables over it, NULL-terminated; owner frees the array, the strings are borrowed. */
+const char **cp_exec_environ(cp_exec *e);
+/* (Re)starts the clock of e->timeout_ms, which a backend may have filled in (a session's default). */
+void cp_exec_timeout_start(cp_exec *e);
 void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time);
 void cp_exec_failed(cp_exec *e, const cp_err *err);
 /* Once. code/signal as the keeper or the shell reported; usage 0 where unknown. */
@@ -52,3 +67,11 @@ void cp_exec_exited(cp_exec *e, const cp_exit *x);
 void cp_exec_run_argv(cp_exec *e);     /* exec_spawn.c: argv, no shell; also a shell without pool for want_stdin etc. */
 void cp_exec_run_shell(cp_exec *e);    /* pool.c: sessionless shell text */
 void cp_exec_run_session(cp_exec *e);  /* session.c: shell text in e->session (created when unknown) */
+/* exec_spawn.c: a running or ended child that the keeper has handed over. */
+void cp_exec_run_held(cp_exec *e, const cp_held *h);
+
+int cp_pool_open(cp_services *s, cp_err *err);
+void cp_pool_close(cp_services *s);
+/* Fewer commands are in flight than before: room to start shells for later. */
+void cp_pool_refill(cp_services *s);
+size_t cp_exec_oneshots(const cp_services *s); /* running sessionless buffered calls */

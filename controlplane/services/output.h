@@ -29,12 +29,17 @@ typedef struct cp_output_opts {
 } cp_output_opts;
 
 cp_output *cp_output_new(const cp_output_opts *o, cp_err *err);
-/* Opens the log of a former server again: total is the file's size + what was dropped. No fd is attached. */
+/* Opens the log of a former server again. The file is the truth: its size tells what was written (the oldest bytes are
+ * holes in it, so offsets in the file are offsets of the stream); `dropped` is what the registry knew, at least so much of
+ * the beginning is gone (with stop_at_budget: of the end). A missing file is an empty log. No fd is attached; until one is,
+ * or cp_output_finish is called, the log has not ended. Blocks for two system calls on a local file. */
 cp_output *cp_output_reopen(const cp_output_opts *o, uint64_t dropped, cp_err *err);
 void cp_output_free(cp_output *o); /* no cursor may be open; closes what is attached; the file stays (see unlink) */
 void cp_output_unlink(cp_output *o); /* removes the file, at once or when the last cursor closes */
 
 /* Takes the read end of a pipe and begins to drain it. on_end(arg): no writer is left and all has been stored. */
+/* For a FIFO: a writer must exist by now, since a read end without one looks the same as the end. fd is owned from here on,
+ * on failure too. */
 int cp_output_attach(cp_output *o, int fd, void (*on_end)(void *arg), void *arg, cp_err *err);
 /* Drains what is in the pipe at this moment, then declares the log ended (on_end comes, asynchronously), though writers
  * may live on: from then on the pipe is read in the background and thrown away so that they meet neither SIGPIPE nor a
@@ -45,7 +50,8 @@ void cp_output_append(cp_output *o, cp_str s);
 
 uint64_t cp_output_total(const cp_output *o);   /* bytes written so far */
 uint64_t cp_output_first(const cp_output *o);   /* offset of the oldest byte kept */
-uint64_t cp_output_dropped(const cp_output *o); /* bytes no longer there (== first, or total - budget with stop_at_budget) */
+uint64_t cp_output_dropped(const cp_output *o); /* bytes not there: the oldest (== first), or the newest with stop_at_budget */
+uint64_t cp_output_kept(const cp_output *o);    /* bytes that are there: total - dropped */
 bool cp_output_ended(const cp_output *o);
 bool cp_output_truncated(const cp_output *o);   /* stop_at_budget reached */
 
@@ -62,7 +68,12 @@ typedef struct cp_cursor {
     void (*wake)(struct cp_cursor *c); /* new bytes or the end; coalesced, level-triggered: comes again after advance
                                           only for something new */
     struct cp_cursor *prev, *next;
+    bool pending;     /* output's: wake is due */
 } cp_cursor;
 void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *));
 void cp_cursor_advance(cp_cursor *c, uint64_t to);
-void cp_cursor_close(cp_cursor *c);
+void cp_cursor_close(cp_cursor *c); /* not open is fine */
+
+/* Pipes of outputs that ended while writers lived on (cp_output_finish) are drained for as long as the loop runs; this
+ * closes those of `loop`. Shutdown and tests. */
+void cp_output_drains_close(cp_loop *loop);

@@ -28,6 +28,9 @@ int cp_tree_snapshot(cp_tree *all);
  * session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not look). No duplicates;
  * parents before children. */
 void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
+/* The mark in the environment that pid was started with; false when there is none or it may not be read. */
+enum { CP_MARK_MAX = 64 };
+bool cp_proc_mark(pid_t pid, char *out, size_t cap);
 void cp_tree_add(cp_tree *t, const cp_proc *p);
 bool cp_tree_has(const cp_tree *t, pid_t pid);
 /* pidfd_send_signal after checking the start time. 0, or -1 with errno (ESRCH when gone or somebody else). */

@@ -1,0 +1,388 @@
+/* Design notes. An execution is in one of four states and moves one way: STARTING → RUNNING → ENDED, or STARTING →
+ * FAILED. It ends when three things have come, in any order: the exit status and the end of both outputs. The drain
+ * window bounds the wait for the outputs after the exit; a kill that finds what cannot be killed bounds the wait for
+ * the exit. So each execution ends exactly once, by cp_exec_finish_end.
+ *
+ * References: the tables hold one while it is listed (from the start until history lets go), the caller of
+ * cp_exec_start one, and each thing under way (a registry write, a kill) one. Watchers are told by a deferred, never
+ * from inside a call. */
+#include "services/exec.h"
+
+#include "base/clock.h"
+#include "base/id.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "services/exec_core.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- tables ---- */
+
+static size_t hash(cp_str s) {
+    uint64_t h = 1469598103934665603u; /* FNV-1a */
+    for (size_t i = 0; i < s.n; i++) h = (h ^ (uint8_t)s.p[i]) * 1099511628211u;
+    return (size_t)(h ^ h >> 32);
+}
+
+cp_exec *cp_exec_find(cp_services *s, cp_str id) {
+    cp_exec *e = s->execs->by_id[hash(id) & s->execs->mask];
+    while (e && !cp_str_is(id, e->id)) e = e->impl->id_next;
+    return e;
+}
+
+cp_exec *cp_exec_find_process(cp_services *s, cp_str id) {
+    cp_exec *e = s->execs->by_pid[hash(id) & s->execs->mask];
+    while (e && !cp_str_is(id, e->process_id)) e = e->impl->pid_next;
+    return e;
+}
+
+void cp_exec_list(cp_exec *e) {
+    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_impl *i = e->impl;
+    cp_exec **id = &x->by_id[hash(cp_str_of(e->id)) & x->mask];
+    i->id_next = *id;
+    *id = e;
+    if (e->process_id) {
+        cp_exec **pid = &x->by_pid[hash(cp_str_of(e->process_id)) & x->mask];
+        i->pid_next = *pid;
+        *pid = e;
+    }
+    i->prev = x->last;
+    if (x->last) x->last->impl->next = e;
+    else x->first = e;
+    x->last = e;
+    i->listed = true;
+    cp_exec_ref(e);
+}
+
+void cp_exec_unlist(cp_exec *e) {
+    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_impl *i = e->impl;
+    if (!i->listed) return;
+    i->listed = false;
+    cp_exec **p = &x->by_id[hash(cp_str_of(e->id)) & x->mask];
+    while (*p != e) p = &(*p)->impl->id_next;
+    *p = i->id_next;
+    if (e->process_id) {
+        p = &x->by_pid[hash(cp_str_of(e->process_id)) & x->mask];
+        while (*p != e) p = &(*p)->impl->pid_next;
+        *p = i->pid_next;
+    }
+    if (i->prev) i->prev->impl->next = i->next;
+    else x->first = i->next;
+    if (i->next) i->next->impl->prev = i->prev;
+    else x->last = i->prev;
+    i->prev = i->next = NULL;
+    cp_exec_unref(e);
+}
+
+void cp_exec_each(cp_services *s, bool (*fn)(void *arg, cp_exec *e), void *arg) {
+    for (cp_exec *e = s->execs->first; e; e = e->impl->next)
+        if (!fn(arg, e)) return;
+}
+
+size_t cp_exec_running(const cp_services *s) { return s->execs->running; }
+size_t cp_exec_oneshots(const cp_services *s) { return s->execs->oneshots; }
+
+/* ---- one ---- */
+
+cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind) {
+    cp_exec *e = cp_new(cp_exec);
+    e->impl = cp_new(struct cp_exec_impl);
+    e->svc = s;
+    e->refs = 1;
+    e->kind = kind;
+    e->id = cp_str_dup(cp_str_of(id));
+    e->exit_code = -1;
+    e->impl->self = e;
+    e->impl->in_fd = -1;
+    e->impl->why = CP_OUTCOME_exited;
+    return e;
+}
+
+static void free_strings(char **v) {
+    for (char **p = v; p && *p; p++) free(*p);
+    free(v);
+}
+
+static void free_job(cp_exec_job *j) {
+    free(j->command);
+    free_strings(j->args);
+    free(j->cwd);
+    free_strings(j->env);
+    free(j->user);
+    *j = (cp_exec_job){0};
+}
+
+static void destroy(cp_exec *e) {
+    cp_loop *loop = e->svc->loop;
+    struct cp_exec_impl *i = e->impl;
+    cp_loop_undefer(loop, &i->tell);
+    cp_timer_stop(loop, &i->timeout);
+    cp_timer_stop(loop, &i->drain);
+    cp_exec_stdin_stop(e);
+    cp_exec_kill_free(e);
+    if (i->backend && i->backend->release && !i->released) i->backend->release(e);
+    for (int k = 0; k < 2; k++) cp_output_free(e->out[k]);
+    free_job(&i->job);
+    free(e->id);
+    free(e->process_id);
+    free(e->session);
+    free(e->command);
+    free(e->cwd);
+    free(i);
+    free(e);
+}
+
+void cp_exec_ref(cp_exec *e) { e->refs++; }
+void cp_exec_unref(cp_exec *e) {
+    if (e && --e->refs == 0) destroy(e);
+}
+
+cp_exec_job *cp_exec_job_of(cp_exec *e) { return &e->impl->job; }
+void cp_exec_set_backend(cp_exec *e, const cp_exec_backend *b, void *data) {
+    e->impl->backend = b;
+    e->impl->data = data;
+}
+void *cp_exec_backend_data(cp_exec *e) { return e->impl->data; }
+void cp_exec_set_child(cp_exec *e, cp_exec_child *c) {
+    c->e = e;
+    e->impl->child = c;
+}
+void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]) { snprintf(out, CP_EXEC_KEY_MAX, "x:%s", e->id); }
+
+const char *cp_outcome_name(cp_outcome o) {
+    static const char *const names[] = {
+#define X(name) #name,
+#include "schema/outcomes.def"
+#undef X
+    };
+    return (unsigned)o < CP_OUTCOME_COUNT ? names[o] : "lost";
+}
+
+/* cloudflare-sandbox.md section 6.2, with the wait status as the truth (conflux-additions.md): `exit 143` is a failure.
+ * An argv that could not be executed is a failed record, as conflux-additions.md wants it. */
+const char *cp_exec_status(const cp_exec *e) {
+    switch (e->state) {
+    case CP_STATE_STARTING: return "starting";
+    case CP_STATE_RUNNING: return "running";
+    case CP_STATE_FAILED: return e->impl->argv_form ? "failed" : "error";
+    case CP_STATE_ENDED: break;
+    }
+    if (e->session_destroyed || e->outcome == CP_OUTCOME_lost) return "error";
+    if (e->signal == SIGKILL || e->signal == SIGTERM || (e->signal && e->stopped_by_us)) return "killed";
+    return e->exit_code == 0 ? "completed" : "failed";
+}
+
+/* ---- watchers ---- */
+
+void cp_exec_watch_add(cp_exec *e, cp_exec_watch *w) {
+    w->exec = e;
+    w->prev = NULL;
+    w->told_start = w->told_end = false;
+    w->next = e->impl->watches;
+    if (w->next) w->next->prev = w;
+    e->impl->watches = w;
+    if (e->state != CP_STATE_STARTING) cp_exec_tell(e);
+}
+
+void cp_exec_watch_del(cp_exec_watch *w) {
+    if (!w->exec) return;
+    if (w->prev) w->prev->next = w->next;
+    else w->exec->impl->watches = w->next;
+    if (w->next) w->next->prev = w->prev;
+    w->exec = NULL;
+    w->prev = w->next = NULL;
+}
+
+/* The next thing that some watcher has not been told. A callback may add and remove any watcher, so the search begins
+ * anew after each. */
+static bool tell_one(cp_exec *e) {
+    bool ended = e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED;
+    for (cp_exec_watch *w = e->impl->watches; w; w = w->next) {
+        if (!w->told_start) {
+            w->told_start = true;
+            if (w->on_start) w->on_start(w, e);
+            return true;
+        }
+        if (ended && !w->told_end) {
+            w->told_end = true;
+            if (w->on_end) w->on_end(w, e);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void release(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->released || !i->backend) return;
+    i->released = true;
+    i->child = NULL;
+    if (i->backend->release) i->backend->release(e);
+}
+
+static void tell_fn(cp_deferred *d) {
+    struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, tell);
+    cp_exec *e = i->self;
+    cp_exec_ref(e);
+    if (e->state != CP_STATE_STARTING) {
+        while (tell_one(e)) {
+        }
+        bool over = e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED;
+        if (over && (!i->child || i->acked)) release(e); /* a durable child stays until its end is recorded */
+    }
+    cp_exec_unref(e);
+}
+
+void cp_exec_tell(cp_exec *e) { cp_loop_defer(e->svc->loop, &e->impl->tell, tell_fn); }
+
+/* ---- what the backends report ---- */
+
+static void output_ended(cp_exec *e, int which);
+static void out_ended(void *arg) { output_ended(arg, 0); }
+static void err_ended(void *arg) { output_ended(arg, 1); }
+
+void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd) {
+    cp_err err;
+    if (cp_output_attach(e->out[0], out_fd, out_ended, e, &err) < 0)
+        (void)cp_output_attach(e->out[0], -1, out_ended, e, NULL);
+    if (cp_output_attach(e->out[1], err_fd, err_ended, e, &err) < 0)
+        (void)cp_output_attach(e->out[1], -1, err_ended, e, NULL);
+}
+
+void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {
+    if (e->state != CP_STATE_STARTING) return;
+    e->state = CP_STATE_RUNNING;
+    e->pid = pid;
+    e->pid_start = start_time;
+    e->started_wall = cp_wall_ms();
+    e->started_ms = cp_now_ms();
+    if (!e->cwd && e->impl->job.cwd) e->cwd = cp_str_dup(cp_str_of(e->impl->job.cwd));
+    cp_metric_add(CP_M_SPAWNS, 1);
+    if (e->durable) cp_exec_put_row(e, "running", NULL);
+    cp_exec_tell(e);
+}
+
+void cp_exec_failed(cp_exec *e, const cp_err *err) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->has_exit || e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED) return;
+    i->has_exit = true;
+    e->start_err = *err;
+    e->state = CP_STATE_FAILED;
+    cp_metric_add(CP_M_SPAWN_FAILURES, 1);
+    for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
+    cp_exec_finish_end(e);
+}
+
+static void check_end(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (e->state != CP_STATE_RUNNING || !i->has_exit || !i->out_ended[0] || !i->out_ended[1]) return;
+    cp_exec_finish_end(e);
+}
+
+static void output_ended(cp_exec *e, int which) {
+    e->impl->out_ended[which] = true;
+    check_end(e);
+}
+
+/* The child is gone but somebody holds its pipes: take what has been written and let go (B003). */
+static void drain_over(cp_timer *t) {
+    struct cp_exec_impl *i = CP_CONTAINER(t, struct cp_exec_impl, drain);
+    for (int k = 0; k < 2; k++) cp_output_finish(i->self->out[k]);
+}
+
+void cp_exec_exited(cp_exec *e, const cp_exit *x) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->has_exit) return;
+    i->has_exit = true;
+    i->exit = *x;
+    if (e->state == CP_STATE_STARTING) e->state = CP_STATE_RUNNING;
+    cp_timer_stop(e->svc->loop, &i->timeout);
+    cp_exec_stdin_stop(e);
+    if (!i->out_ended[0] || !i->out_ended[1])
+        cp_timer_start(e->svc->loop, &i->drain, (uint64_t)e->svc->config->drain_window, drain_over);
+    check_end(e);
+}
+
+/* ---- the end ---- */
+
+static void settle_outcome(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    const cp_exit *x = &i->exit;
+    if (i->forced) {
+        e->outcome = i->why == CP_OUTCOME_exited ? CP_OUTCOME_lost : i->why;
+    } else {
+        e->signal = x->signal;
+        e->exit_code = x->signal ? 128 + x->signal : x->code;
+        e->max_rss = x->max_rss;
+        e->cpu_us = x->cpu_us;
+        e->outcome = x->signal ? CP_OUTCOME_signal : CP_OUTCOME_exited;
+        if (i->why == CP_OUTCOME_timeout || i->why == CP_OUTCOME_cancelled) e->outcome = i->why;
+        if (x->signal && i->sent >> (x->signal - 1) & 1) e->stopped_by_us = true;
+    }
+    if (e->timed_out && !e->session) e->exit_code = 124; /* cloudflare-sandbox.md section 6.1 */
+}
+
+static void recorded(cp_reg_done *d) {
+    struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, recorded);
+    cp_exec *e = i->self;
+    if (d->failed) /* the keeper goes on holding the status: the next server will need it */
+        cp_log(CP_LOG_ERROR, "registry.put", "the end of an execution could not be recorded", CP_KVZ("id", e->id),
+               CP_KVZ("error", d->err.msg));
+    else if (i->child && !i->forced) cp_keeper_ack(e->svc->keeper, &i->child->child);
+    i->acked = true;
+    cp_exec_tell(e); /* releases the backend */
+    cp_exec_unref(e);
+}
+
+void cp_exec_finish_end(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    struct cp_execs *x = e->svc->execs;
+    cp_timer_stop(e->svc->loop, &i->timeout);
+    cp_timer_stop(e->svc->loop, &i->drain);
+    cp_exec_stdin_stop(e);
+    if (e->state != CP_STATE_FAILED) {
+        settle_outcome(e);
+        e->state = CP_STATE_ENDED;
+    }
+    e->ended_wall = cp_wall_ms();
+    e->ended_ms = cp_now_ms();
+    if (!e->started_ms) {
+        e->started_wall = e->ended_wall;
+        e->started_ms = e->ended_ms;
+    }
+    free_job(&i->job);
+    x->running--;
+    cp_metric_add(CP_M_PROCESSES, -1);
+    if (i->oneshot) {
+        x->oneshots--;
+        cp_pool_refill(e->svc);
+    }
+    cp_exec_tell(e);
+    if (e->durable) {
+        cp_exec_ref(e);
+        i->recorded.fn = recorded;
+        cp_exec_put_row(e, "ended", &i->recorded);
+    } else {
+        i->acked = true;
+    }
+    cp_exec_retain(e); /* last: it may let go of e */
+}
+
+void cp_exec_force_end(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED) return;
+    i->has_exit = true;
+    i->forced = true;
+    for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
+    if (e->state == CP_STATE_STARTING) e->state = CP_STATE_RUNNING;
+    cp_log(CP_LOG_WARN, "exec.forced_end", "an execution was ended though its processes could not be",
+           CP_KVZ("id", e->id), CP_KVI("pid", e->pid));
+    i->out_ended[0] |= cp_output_ended(e->out[0]);
+    i->out_ended[1] |= cp_output_ended(e->out[1]);
+    check_end(e);
+}

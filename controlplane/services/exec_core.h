@@ -1,0 +1,106 @@
+#pragma once
+/* Inside of the executions: what exec.c, exec_kill.c, exec_stdin.c and exec_store.c share. Nobody else includes this.
+ */
+#include "services/exec_impl.h"
+
+enum {
+    CP_STDIN_QUEUE = 16 << 20, /* bytes that wait for a child to read them */
+    CP_HISTORY_PLAIN = 256,    /* ended buffered calls without an id of their own that are kept */
+    CP_HISTORY_PLAIN_BYTES = 64 << 20,
+};
+
+struct cp_kill;
+
+struct cp_exec_impl {
+    cp_exec *self;
+    cp_exec_job job;
+    bool argv_form;
+    bool oneshot; /* counted in cp_execs.oneshots */
+    const cp_exec_backend *backend;
+    void *data;
+    cp_exec_child *child; /* a durable child: acknowledged once its end is on disk */
+    bool acked, released;
+
+    bool listed;                 /* in the tables, which hold a reference */
+    cp_exec *prev, *next;        /* all, in order of start */
+    cp_exec *older, *newer;      /* ended, in order of end */
+    cp_exec *id_next, *pid_next; /* hash chains */
+
+    cp_exec_watch *watches;
+    cp_deferred tell;
+
+    cp_timer timeout, drain;
+    bool has_exit; /* the backend has reported, or will no longer be listened to */
+    bool out_ended[2];
+    cp_exit exit;
+    cp_outcome why; /* what a kill makes of it */
+    bool forced;    /* ended without the backend */
+    uint64_t sent;  /* bit n - 1: signal n was sent by cp_exec_signal */
+    struct cp_kill *kill;
+
+    int in_fd;
+    cp_io in_io;
+    cp_buf in;
+    size_t in_off;        /* of what has been written */
+    bool in_open, in_eof; /* more may come; the end has been asked for */
+    bool in_closing;      /* the keeper is asked to close its copy */
+
+    cp_work resolve; /* the user's name */
+    cp_err resolve_err;
+    cp_reg_done intent, recorded;
+    uint64_t log_bytes; /* what the history counts for it */
+};
+
+/* A child that the keeper had when this server started, until cp_services_open. */
+struct cp_held_child {
+    struct cp_held_child *next;
+    cp_held h;
+    char *key;
+};
+
+struct cp_execs {
+    cp_services *svc;
+    cp_exec **by_id, **by_pid;
+    size_t mask;
+    cp_exec *first, *last;
+    cp_exec *oldest, *newest; /* ended */
+    size_t running, ended, plain;
+    size_t oneshots; /* running buffered calls without a session: what the pool serves */
+    uint64_t log_bytes, plain_bytes;
+    cp_timer age;
+    struct cp_held_child *held;
+    bool set_user; /* config->child_user, resolved */
+    uid_t uid;
+    gid_t gid;
+    char *user;
+    void (*drained)(void *arg);
+    void *drain_arg;
+    uint64_t drain_until;
+    cp_timer drain;
+};
+
+/* exec.c */
+cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind);
+void cp_exec_list(cp_exec *e);       /* into the tables */
+void cp_exec_unlist(cp_exec *e);     /* out of them; may free e */
+void cp_exec_finish_end(cp_exec *e); /* the one way to ENDED and FAILED */
+void cp_exec_force_end(cp_exec *e);  /* ends it though the backend has not reported: the client is owed its reply */
+void cp_exec_tell(cp_exec *e);
+
+/* exec_start.c */
+int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err);
+/* Name or uid to ids; blocks. *name is the account's name or NULL, owner frees. */
+int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
+
+/* exec_kill.c */
+void cp_exec_kill_free(cp_exec *e);
+
+/* exec_stdin.c */
+void cp_exec_stdin_stop(cp_exec *e);
+
+/* exec_store.c */
+void cp_exec_put_row(cp_exec *e, const char *state, cp_reg_done *done);
+void cp_exec_retain(cp_exec *e); /* an ended one enters the history, which may push others out */
+void cp_exec_evict(cp_exec *e);  /* out of history, logs and registry */
+void cp_exec_age_start(cp_services *s);
+int cp_exec_restore(cp_services *s, cp_err *err);

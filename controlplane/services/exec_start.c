@@ -1,0 +1,283 @@
+/* The beginning of an execution: what the request resolves to, idempotency, limits, outputs, and the way to a backend.
+ */
+#include "services/exec.h"
+
+#include "base/clock.h"
+#include "base/id.h"
+#include "base/metrics.h"
+#include "services/exec_core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- users ---- */
+
+int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err) {
+    struct passwd pw, *found = NULL;
+    uint64_t number = 0;
+    bool numeric = cp_str_u64(cp_str_of(user), UINT32_MAX - 1, &number);
+    size_t cap = 16384;
+    cp_autofree char *buf = cp_alloc(cap);
+    int r = numeric ? getpwuid_r((uid_t)number, &pw, buf, cap, &found) : getpwnam_r(user, &pw, buf, cap, &found);
+    if (!found && !numeric)
+        return r ? cp_fail_field(err, "user", "user %s: %s", user, strerror(r))
+                 : cp_fail_field(err, "user", "no such user: %s", user);
+    *uid = found ? found->pw_uid : (uid_t)number;
+    *gid = found ? found->pw_gid : (gid_t)number;
+    *name = found ? cp_str_dup(cp_str_of(found->pw_name)) : NULL;
+    return 0;
+}
+
+/* ---- the request ---- */
+
+static char **copy_args(const cp_exec_spec *spec) {
+    char **v = cp_alloc((spec->nargs + 1) * sizeof *v);
+    for (size_t i = 0; i < spec->nargs; i++) v[i] = cp_str_dup(spec->args[i]);
+    return v;
+}
+
+static char **copy_env(const cp_exec_spec *spec) {
+    if (!spec->nenv) return NULL;
+    char **v = cp_alloc((spec->nenv + 1) * sizeof *v);
+    for (size_t i = 0; i < spec->nenv; i++) {
+        cp_buf b = {0};
+        cp_buf_add(&b, spec->env[i].name.p, spec->env[i].name.n);
+        cp_buf_addc(&b, '=');
+        cp_buf_add(&b, spec->env[i].value.p, spec->env[i].value.n);
+        (void)cp_buf_z(&b);
+        v[i] = b.p;
+    }
+    return v;
+}
+
+static char *dup_some(cp_str s) { return s.n ? cp_str_dup(s) : NULL; }
+
+static void copy_job(cp_exec *e, const cp_exec_spec *spec) {
+    cp_exec_job *j = &e->impl->job;
+    struct cp_execs *x = e->svc->execs;
+    j->command = cp_str_dup(spec->command);
+    if (spec->args) j->args = copy_args(spec);
+    j->cwd = dup_some(spec->cwd);
+    j->env = copy_env(spec);
+    j->want_stdin = spec->stdin_open || spec->stdin_data.n;
+    j->user = dup_some(spec->user);
+    j->set_user = j->user || x->set_user;
+    if (!j->user && x->set_user) {
+        j->uid = x->uid;
+        j->gid = x->gid;
+        if (x->user) j->user = cp_str_dup(cp_str_of(x->user));
+    }
+}
+
+static void new_process_id(char out[40]) {
+    char tail[7];
+    cp_random_base36(tail, 6);
+    snprintf(out, 40, "proc_%013lld_%s", (long long)cp_wall_ms(), tail);
+}
+
+static void new_exec_id(char out[40]) {
+    char tail[9];
+    cp_random_base36(tail, 8);
+    snprintf(out, 40, "exec_%013lld_%s", (long long)cp_wall_ms(), tail);
+}
+
+static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
+    char id[40];
+    new_exec_id(id);
+    cp_autofree char *chosen = dup_some(spec->exec_id);
+    cp_exec *e = cp_exec_make(s, chosen ? chosen : id, spec->kind);
+    e->chosen_id = chosen != NULL;
+    e->durable = spec->kind != CP_EXEC_BUFFERED || e->chosen_id;
+    if (spec->kind != CP_EXEC_BUFFERED) {
+        new_process_id(id);
+        e->process_id = spec->process_id.n ? cp_str_dup(spec->process_id) : cp_str_dup(cp_str_of(id));
+    }
+    if (!spec->sessionless) e->session = cp_str_dup(spec->session);
+    e->command = cp_str_dup(spec->command);
+    e->timeout_ms = spec->timeout_ms;
+    e->max_output = spec->max_output ? spec->max_output : (uint64_t)s->config->max_output;
+    memcpy(e->fingerprint, spec->fingerprint, sizeof e->fingerprint);
+    e->impl->argv_form = spec->args != NULL;
+    copy_job(e, spec);
+    cp_buf_add(&e->impl->in, spec->stdin_data.p, spec->stdin_data.n);
+    e->impl->in_open = e->impl->job.want_stdin;
+    e->impl->in_eof = !spec->stdin_open;
+    e->started_wall = cp_wall_ms();
+    return e;
+}
+
+/* ---- outputs ---- */
+
+/* A durable buffered call keeps the beginning, since that is its result, and more than the result, so that what was cut
+ * off can still be fetched (B110). What runs on its own keeps the end. */
+static void budget_of(const cp_exec *e, cp_output_opts *o) {
+    uint64_t log = (uint64_t)e->svc->config->log_budget;
+    o->kind = e->durable ? CP_OUT_FILE : CP_OUT_MEMORY;
+    o->stop_at_budget = e->kind == CP_EXEC_BUFFERED;
+    o->budget = log;
+    if (e->kind == CP_EXEC_BUFFERED) o->budget = !e->durable || e->max_output > log ? e->max_output : log;
+}
+
+int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err) {
+    static const char *const ends[] = {"out", "err"};
+    for (int k = 0; k < 2; k++) {
+        cp_autobuf cp_buf path = {0};
+        cp_buf_addf(&path, "%s/logs/%s.%s", e->svc->state_dir, e->id, ends[k]);
+        cp_output_opts o = {.loop = e->svc->loop, .workers = e->svc->workers, .path = cp_buf_z(&path)};
+        budget_of(e, &o);
+        e->out[k] = reopen ? cp_output_reopen(&o, dropped[k], err) : cp_output_new(&o, err);
+        if (!e->out[k]) return -1;
+    }
+    return 0;
+}
+
+/* ---- environment ---- */
+
+static bool overrides(char *const *env, const char *var) {
+    const char *eq = strchr(var, '=');
+    size_t n = eq ? (size_t)(eq - var) + 1 : strlen(var);
+    for (; env && *env; env++)
+        if (strncmp(*env, var, n) == 0) return true;
+    return false;
+}
+
+const char **cp_exec_environ(cp_exec *e) {
+    char **mine = e->impl->job.env;
+    size_t n = 1, k = 0;
+    for (char **v = e->svc->base_env; v && *v; v++) n++;
+    for (char **v = mine; v && *v; v++) n++;
+    const char **env = cp_alloc(n * sizeof *env);
+    for (char **v = e->svc->base_env; v && *v; v++)
+        if (!overrides(mine, *v)) env[k++] = *v;
+    for (char **v = mine; v && *v; v++) env[k++] = *v;
+    return env;
+}
+
+/* ---- to a backend ---- */
+
+static void dispatch(cp_exec *e) {
+    if (e->state != CP_STATE_STARTING || e->impl->has_exit) return; /* ended while it waited */
+    if (e->impl->argv_form) cp_exec_run_argv(e);
+    else if (e->session) cp_exec_run_session(e);
+    else cp_exec_run_shell(e);
+}
+
+static void intent_recorded(cp_reg_done *d) {
+    struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, intent);
+    cp_exec *e = i->self;
+    if (d->failed) {
+        cp_err err = d->err;
+        cp_wrap(&err, "the execution could not be recorded");
+        cp_exec_failed(e, &err);
+    } else {
+        dispatch(e);
+    }
+    cp_exec_unref(e);
+}
+
+/* At most one start per id, also across a crash: the intent is on disk before there is a child. */
+static void begin(cp_exec *e) {
+    if (!e->chosen_id || !e->svc->registry) {
+        dispatch(e);
+        return;
+    }
+    e->impl->intent.fn = intent_recorded;
+    cp_exec_ref(e);
+    cp_exec_put_row(e, "intent", &e->impl->intent);
+}
+
+static void resolve_run(cp_work *w) {
+    struct cp_exec_impl *i = CP_CONTAINER(w, struct cp_exec_impl, resolve);
+    char *name = NULL;
+    if (cp_user_resolve(i->job.user, &i->job.uid, &i->job.gid, &name, &i->resolve_err) < 0) return;
+    free(i->job.user);
+    i->job.user = name;
+}
+
+static void resolve_done(cp_work *w) {
+    struct cp_exec_impl *i = CP_CONTAINER(w, struct cp_exec_impl, resolve);
+    cp_exec *e = i->self;
+    if (i->resolve_err.code) cp_exec_failed(e, &i->resolve_err);
+    else begin(e);
+    cp_exec_unref(e);
+}
+
+/* ---- idempotency and limits ---- */
+
+static bool same(const cp_exec *e, const cp_exec_spec *spec) {
+    return memcmp(e->fingerprint, spec->fingerprint, sizeof e->fingerprint) == 0;
+}
+
+static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
+
+/* 1: *out is the one that there is; 0: start one; -1. */
+static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out, cp_err *err) {
+    cp_exec *e = spec->exec_id.n ? cp_exec_find(s, spec->exec_id) : NULL;
+    if (e && !same(e, spec))
+        return cp_fail(err, CP_E_EXECUTION_CONFLICT, "execution %s belongs to another request", e->id);
+    if (!e && spec->process_id.n) {
+        e = cp_exec_find_process(s, spec->process_id);
+        if (e && !same(e, spec)) {
+            if (!over(e)) return cp_fail(err, CP_E_RESOURCE_BUSY, "process %s is running", e->process_id);
+            cp_exec_evict(e);
+            e = NULL;
+        }
+    }
+    *out = e;
+    return e ? 1 : 0;
+}
+
+static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
+    if (s->draining) return cp_fail(err, CP_E_OPERATION_INTERRUPTED, "the server is shutting down");
+    if (s->execs->running >= (size_t)s->config->max_processes)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu commands are running (limit max-processes)", s->execs->running);
+    if (spec->stdin_data.n > CP_STDIN_QUEUE) {
+        cp_fail(err, CP_E_LIMIT_EXCEEDED, "stdin is over %d bytes; open it and send it in pieces", CP_STDIN_QUEUE);
+        if (err) snprintf(err->field, sizeof err->field, "stdin");
+        return -1;
+    }
+    if (spec->user.n && geteuid() != 0) {
+        cp_fail(err, CP_E_PERMISSION_DENIED, "running as another user needs privilege");
+        if (err) snprintf(err->field, sizeof err->field, "user");
+        return -1;
+    }
+    return 0;
+}
+
+int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp_exec **out, bool *existing,
+                  cp_err *err) {
+    cp_exec *e = NULL;
+    int found = find_existing(s, spec, &e, err);
+    *existing = found > 0;
+    if (found < 0 || (!found && admit(s, spec, err) < 0)) return -1;
+    if (!found) {
+        e = from_spec(s, spec);
+        if (cp_exec_outputs(e, false, NULL, err) < 0) {
+            cp_exec_unref(e);
+            return -1;
+        }
+        cp_exec_list(e);
+        s->execs->running++;
+        e->impl->oneshot = e->kind == CP_EXEC_BUFFERED && !e->session;
+        s->execs->oneshots += e->impl->oneshot;
+        cp_metric_add(CP_M_PROCESSES, 1);
+    } else {
+        cp_exec_ref(e);
+    }
+    if (w) cp_exec_watch_add(e, w);
+    *out = e;
+    if (found) return 0;
+    cp_exec_timeout_start(e);
+    if (spec->user.n) {
+        cp_exec_ref(e);
+        cp_workers_submit(s->workers, &e->impl->resolve, resolve_run, resolve_done);
+    } else {
+        begin(e);
+    }
+    return 0;
+}

@@ -1,0 +1,88 @@
+/* The child's standard input: a bounded queue in front of a non-blocking pipe. A child that closes it, or never reads
+ * it, is no error: what nobody reads is dropped quietly, as a shell pipeline does. */
+#include "base/fd.h"
+#include "services/exec_core.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+static void close_pipe(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    cp_io_del(e->svc->loop, &i->in_io);
+    cp_close(&i->in_fd);
+    cp_buf_free(&i->in);
+    i->in_off = 0;
+    i->in_open = false;
+}
+
+void cp_exec_stdin_stop(cp_exec *e) { close_pipe(e); }
+
+static void hold_closed(cp_child *c) { close_pipe(CP_CONTAINER(c, cp_exec_child, child)->e); }
+
+/* The keeper's copy goes first, or the child never meets the end of its input. */
+static void finish(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    cp_io_del(e->svc->loop, &i->in_io);
+    if (i->in_closing) return;
+    i->in_closing = true;
+    i->in_open = false;
+    if (!i->child || cp_keeper_close_hold(e->svc->keeper, &i->child->child, 0, hold_closed) < 0) close_pipe(e);
+}
+
+static void on_writable(cp_io *io, uint32_t events);
+
+static void pump(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->in_fd < 0 || i->in_closing) return;
+    while (i->in_off < i->in.n) {
+        ssize_t k = write(i->in_fd, i->in.p + i->in_off, i->in.n - i->in_off);
+        if (k > 0) {
+            i->in_off += (size_t)k;
+        } else if (errno == EAGAIN) {
+            break;
+        } else if (errno != EINTR) { /* EPIPE: nobody reads any more */
+            i->in_off = i->in.n;
+            i->in_eof = true;
+        }
+    }
+    /* Moving the rest to the front each time would be quadratic for a slow reader of a long queue. */
+    if (i->in_off >= i->in.n / 2) {
+        cp_buf_consume(&i->in, i->in_off);
+        i->in_off = 0;
+    }
+    if (i->in.n > i->in_off) {
+        if (!i->in_io.slot && cp_io_add(e->svc->loop, &i->in_io, i->in_fd, EPOLLOUT, on_writable) < 0) finish(e);
+    } else if (i->in_eof) {
+        finish(e);
+    } else {
+        cp_io_del(e->svc->loop, &i->in_io);
+    }
+}
+
+static void on_writable(cp_io *io, uint32_t events) {
+    (void)events;
+    pump(CP_CONTAINER(io, struct cp_exec_impl, in_io)->self);
+}
+
+void cp_exec_attach_stdin(cp_exec *e, int fd) {
+    if (e->impl->has_exit) {
+        cp_close(&fd);
+        return;
+    }
+    e->impl->in_fd = fd;
+    pump(e);
+}
+
+int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->has_exit || e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED)
+        return cp_fail(err, CP_E_RESOURCE_BUSY, "the command has ended");
+    if (!i->in_open || i->in_eof) return cp_fail(err, CP_E_RESOURCE_BUSY, "stdin is not open");
+    if (i->in.n - i->in_off + data.n > CP_STDIN_QUEUE)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu bytes of stdin wait to be read", i->in.n - i->in_off);
+    cp_buf_add(&i->in, data.p, data.n);
+    if (eof) i->in_eof = true;
+    pump(e);
+    return 0;
+}

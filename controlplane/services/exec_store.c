@@ -1,0 +1,271 @@
+/* What outlives an execution: its row, its logs, its place in the history; and what a restarted server makes of them.
+ *
+ * Design notes. A row is written at each step of a durable execution: intent (waited for), running, ended (waited for
+ * before the keeper may forget the child). After a crash a child that the keeper holds is continued or gets its true
+ * status; a row without one is lost, and says so. History is bounded by count, age and bytes of log, the oldest going
+ * first; buffered calls without an id of their own are only a convenience there and have a smaller bound. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "services/exec_core.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { AGE_MS = 60000 };
+
+/* ---- rows ---- */
+
+static void no_registry(cp_task *t) {
+    cp_reg_done *d = CP_CONTAINER(t, cp_reg_done, task);
+    d->fn(d);
+}
+
+void cp_exec_put_row(cp_exec *e, const char *state, cp_reg_done *done) {
+    bool ended = e->state == CP_STATE_ENDED;
+    cp_exec_row row = {.id = e->id,
+                       .process_id = e->process_id,
+                       .kind = (cp_row_kind)e->kind,
+                       .session = e->session,
+                       .command = e->command,
+                       .cwd = e->cwd,
+                       .state = state,
+                       .pid = e->pid,
+                       .pid_start = e->pid_start,
+                       .started_ms = e->started_wall,
+                       .ended_ms = e->ended_wall,
+                       .outcome = ended ? cp_outcome_name(e->outcome) : NULL,
+                       .exit_code = e->exit_code,
+                       .signal = e->signal,
+                       .max_rss = e->max_rss,
+                       .cpu_us = e->cpu_us,
+                       .error = e->state == CP_STATE_FAILED ? e->start_err.msg : NULL,
+                       .error_errno = e->start_err.sys,
+                       .stopped_by_us = e->stopped_by_us,
+                       .timed_out = e->timed_out};
+    memcpy(row.fingerprint, e->fingerprint, sizeof row.fingerprint);
+    for (int k = 0; k < 2; k++) {
+        row.total[k] = cp_output_total(e->out[k]);
+        row.dropped[k] = cp_output_dropped(e->out[k]);
+        row.truncated[k] = cp_output_truncated(e->out[k]);
+    }
+    if (done) done->failed = false;
+    if (e->svc->registry) cp_registry_put_exec(e->svc->registry, &row, done);
+    else if (done) cp_loop_post(e->svc->loop, &done->task, no_registry);
+}
+
+/* ---- history ---- */
+
+static bool plain(const cp_exec *e) { return !e->durable; }
+
+static void leave_history(cp_exec *e) {
+    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_impl *i = e->impl;
+    if (i->older) i->older->impl->newer = i->newer;
+    else x->oldest = i->newer;
+    if (i->newer) i->newer->impl->older = i->older;
+    else x->newest = i->older;
+    i->older = i->newer = NULL;
+    x->ended--;
+    *(plain(e) ? &x->plain_bytes : &x->log_bytes) -= i->log_bytes;
+    if (plain(e)) x->plain--;
+}
+
+void cp_exec_evict(cp_exec *e) {
+    leave_history(e);
+    if (e->durable) {
+        for (int k = 0; k < 2; k++) cp_output_unlink(e->out[k]);
+        if (e->svc->registry) cp_registry_del_exec(e->svc->registry, e->id);
+    }
+    cp_exec_unlist(e);
+}
+
+/* The oldest of its sort. */
+static cp_exec *oldest(struct cp_execs *x, bool is_plain) {
+    cp_exec *e = x->oldest;
+    while (e && plain(e) != is_plain) e = e->impl->newer;
+    return e;
+}
+
+static void trim(cp_services *s) {
+    struct cp_execs *x = s->execs;
+    cp_exec *e;
+    while (x->ended > (size_t)s->config->history) cp_exec_evict(x->oldest);
+    while (x->log_bytes > (uint64_t)s->config->log_total && (e = oldest(x, false))) cp_exec_evict(e);
+    /* The newest stays whatever its size: its id has just been given out. */
+    while ((x->plain > CP_HISTORY_PLAIN || (x->plain_bytes > CP_HISTORY_PLAIN_BYTES && x->plain > 1)) &&
+           (e = oldest(x, true)))
+        cp_exec_evict(e);
+    int64_t before = cp_wall_ms() - s->config->history_age * 1000;
+    while ((e = x->oldest) && e->ended_wall < before) cp_exec_evict(e);
+}
+
+void cp_exec_retain(cp_exec *e) {
+    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_impl *i = e->impl;
+    for (int k = 0; k < 2; k++) i->log_bytes += cp_output_kept(e->out[k]);
+    i->older = x->newest;
+    if (x->newest) x->newest->impl->newer = e;
+    else x->oldest = e;
+    x->newest = e;
+    x->ended++;
+    *(plain(e) ? &x->plain_bytes : &x->log_bytes) += i->log_bytes;
+    if (plain(e)) x->plain++;
+    trim(e->svc);
+}
+
+static void on_age(cp_timer *t) {
+    cp_services *s = CP_CONTAINER(t, struct cp_execs, age)->svc;
+    trim(s);
+    cp_exec_age_start(s);
+}
+
+void cp_exec_age_start(cp_services *s) { cp_timer_start(s->loop, &s->execs->age, AGE_MS, on_age); }
+
+/* ---- restart ---- */
+
+static cp_outcome outcome_of(const char *word) {
+    for (int o = 0; o < CP_OUTCOME_COUNT; o++)
+        if (word && strcmp(word, cp_outcome_name((cp_outcome)o)) == 0) return (cp_outcome)o;
+    return CP_OUTCOME_lost;
+}
+
+static char *dup_z(const char *z) { return z ? cp_str_dup(cp_str_of(z)) : NULL; }
+
+static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
+    cp_exec *e = cp_exec_make(s, row->id, (cp_exec_kind)row->kind);
+    e->durable = true;
+    e->chosen_id = row->kind == CP_ROW_BUFFERED;
+    e->process_id = dup_z(row->process_id);
+    e->session = dup_z(row->session);
+    e->command = cp_str_dup(cp_str_of(row->command ? row->command : ""));
+    e->cwd = dup_z(row->cwd);
+    memcpy(e->fingerprint, row->fingerprint, sizeof e->fingerprint);
+    e->pid = (pid_t)row->pid;
+    e->pid_start = row->pid_start;
+    e->started_wall = row->started_ms;
+    e->started_ms = e->ended_ms = cp_now_ms();
+    e->max_output = (uint64_t)s->config->max_output;
+    e->stopped_by_us = row->stopped_by_us;
+    e->timed_out = row->timed_out;
+    return e;
+}
+
+static void end_from_row(cp_exec *e, const cp_exec_row *row) {
+    e->ended_wall = row->ended_ms;
+    e->started_ms = 0; /* only the difference has a meaning now */
+    e->ended_ms = row->ended_ms > row->started_ms ? (uint64_t)(row->ended_ms - row->started_ms) : 0;
+    e->exit_code = row->exit_code;
+    e->signal = row->signal;
+    e->max_rss = row->max_rss;
+    e->cpu_us = row->cpu_us;
+    e->outcome = outcome_of(row->outcome);
+    e->cancelled = e->outcome == CP_OUTCOME_cancelled;
+    e->state = row->error ? CP_STATE_FAILED : CP_STATE_ENDED;
+    if (row->error) cp_fail_sys(&e->start_err, CP_E_COMMAND_EXECUTION_ERROR, 0, "%s", row->error);
+    e->start_err.sys = row->error_errno;
+    if (row->error_errno == ENOENT) e->start_err.code = CP_E_COMMAND_NOT_FOUND;
+    if (row->error_errno == EACCES) e->start_err.code = CP_E_COMMAND_PERMISSION_DENIED;
+    e->impl->argv_form = row->error != NULL;
+}
+
+static struct cp_held_child *take_held(struct cp_execs *x, const char *id) {
+    for (struct cp_held_child **p = &x->held, *h; (h = *p); p = &h->next) {
+        if (strcmp(h->key + 2, id) != 0) continue;
+        *p = h->next;
+        return h;
+    }
+    return NULL;
+}
+
+static void free_held(struct cp_held_child *h) {
+    free(h->key);
+    free(h);
+}
+
+/* The child is gone and so is its status: the keeper died as well. */
+static void lose(cp_exec *e) {
+    e->state = CP_STATE_RUNNING;
+    e->impl->has_exit = e->impl->forced = true;
+    cp_exec_attach_output(e, -1, -1);
+}
+
+static void restore_row(void *arg, const cp_exec_row *row) {
+    cp_services *s = arg;
+    struct cp_execs *x = s->execs;
+    cp_exec *e = from_row(s, row);
+    cp_err err;
+    bool ended = strcmp(row->state, "ended") == 0;
+    if (cp_exec_outputs(e, true, row->dropped, &err) < 0) {
+        cp_exec_unref(e);
+        return;
+    }
+    cp_exec_list(e);
+    struct cp_held_child *h = take_held(x, e->id);
+    if (ended) {
+        end_from_row(e, row);
+        for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
+        if (h) { /* the row was written, the acknowledgement lost */
+            cp_child c = {0};
+            cp_keeper_claim(s->keeper, &c, &h->h);
+            cp_keeper_ack(s->keeper, &c);
+            cp_keeper_forget(s->keeper, &c);
+            for (int k = 0; k < 3; k++)
+                if (h->h.fds[k] >= 0) close(h->h.fds[k]);
+        }
+        e->impl->acked = true;
+        e->impl->has_exit = true;
+        cp_exec_retain(e);
+    } else {
+        x->running++;
+        if (h) cp_exec_run_held(e, &h->h);
+        else lose(e);
+    }
+    if (h) free_held(h);
+    cp_exec_unref(e);
+}
+
+/* A child whose row never reached the disk: nobody has been told of it. */
+static void end_unknown(cp_services *s) {
+    for (struct cp_held_child *h; (h = s->execs->held);) {
+        s->execs->held = h->next;
+        cp_log(CP_LOG_WARN, "exec.unknown", "a child without a record is ended", CP_KVZ("key", h->key),
+               CP_KVI("pid", h->h.pid));
+        cp_tree all = {0}, t = {0};
+        if (!h->h.exited && cp_tree_snapshot(&all) == 0) cp_tree_collect(&t, &all, h->h.pid, h->h.start_time, NULL);
+        for (size_t i = 0; i < t.n; i++) (void)cp_proc_signal(&t.v[i], SIGKILL);
+        cp_tree_free(&all);
+        cp_tree_free(&t);
+        cp_child c = {0};
+        cp_keeper_claim(s->keeper, &c, &h->h);
+        cp_keeper_ack(s->keeper, &c);
+        cp_keeper_forget(s->keeper, &c);
+        for (int k = 0; k < 3; k++)
+            if (h->h.fds[k] >= 0) close(h->h.fds[k]);
+        free_held(h);
+    }
+}
+
+/* Logs that no row names: of calls that were under way when a former server died. */
+static void sweep_logs(cp_services *s) {
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/logs", s->state_dir);
+    DIR *d = opendir(cp_buf_z(&path));
+    if (!d) return;
+    for (struct dirent *f; (f = readdir(d));) {
+        size_t n = strlen(f->d_name);
+        if (n < 5 || (strcmp(f->d_name + n - 4, ".out") != 0 && strcmp(f->d_name + n - 4, ".err") != 0)) continue;
+        if (!cp_exec_find(s, (cp_str){f->d_name, n - 4})) unlinkat(dirfd(d), f->d_name, 0);
+    }
+    closedir(d);
+}
+
+int cp_exec_restore(cp_services *s, cp_err *err) {
+    if (s->registry && cp_registry_each_exec(s->registry, restore_row, s, err) < 0) return -1;
+    end_unknown(s);
+    sweep_logs(s);
+    return 0;
+}

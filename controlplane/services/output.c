@@ -1,0 +1,243 @@
+/* Design notes. Offsets in the log are offsets in the backing: a file keeps its offsets because dropping means punching
+ * a hole at its front (FALLOC_FL_PUNCH_HOLE | KEEP_SIZE), so nothing is ever moved or rotated and the size of the file
+ * is the number of bytes written, also after a crash. Where the file system cannot make holes everything is kept, and
+ * nothing counts as dropped: the total cap of the history is what bounds it then.
+ *
+ * A log that cannot be stored (disk full) goes on as if its budget were reached: what comes is read, counted and thrown
+ * away, so that the child and its request end.
+ *
+ * Files are created by the first bytes, in the io pool: a silent child costs no file. The descriptor is kept while
+ * bytes come or cursors are open; afterwards a read opens it for itself, so a long history costs none. */
+#include "services/output.h"
+
+#include "base/fd.h"
+#include "base/metrics.h"
+#include "services/output_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void later_fn(cp_deferred *d);
+
+cp_output *cp_output_new(const cp_output_opts *opts, cp_err *err) {
+    if (!opts->path) {
+        cp_fail(err, CP_E_INTERNAL_ERROR, "an output needs a path");
+        return NULL;
+    }
+    cp_output *o = cp_new(cp_output);
+    o->opts = *opts;
+    o->opts.path = o->path = cp_str_dup(cp_str_of(opts->path));
+    o->in_file = opts->kind == CP_OUT_FILE;
+    o->file = o->pipe = o->job.file = -1;
+    return o;
+}
+
+static int open_log(cp_output *o) {
+    if (o->file >= 0) return 0;
+    o->file = open(o->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return o->file < 0 ? -1 : 0;
+}
+
+/* Where the data begin: holes in front are what the former server dropped after it last wrote its row. */
+static uint64_t first_data(int fd, uint64_t known, uint64_t size) {
+    if (known >= size) return size;
+    off_t at = lseek(fd, (off_t)known, SEEK_DATA);
+    if (at < 0) return errno == ENXIO ? size : known;
+    return (uint64_t)at;
+}
+
+cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err *err) {
+    cp_output *o = cp_output_new(opts, err);
+    if (!o) return NULL;
+    o->in_file = true;
+    struct stat st;
+    if (open_log(o) == 0 && fstat(o->file, &st) == 0) {
+        o->stored = (uint64_t)st.st_size;
+        if (!opts->stop_at_budget) o->first = o->reading = first_data(o->file, dropped, o->stored);
+    } else if (!opts->stop_at_budget) {
+        o->first = o->reading = o->stored = dropped; /* the file is gone: all of it is dropped */
+    }
+    if (opts->stop_at_budget) {
+        o->discarded = dropped;
+        o->full = dropped > 0;
+    }
+    cp_close(&o->file);
+    return o;
+}
+
+static void destroy(cp_output *o) {
+    cp_loop_undefer(o->opts.loop, &o->later);
+    cp_loop_undefer(o->opts.loop, &o->more);
+    if (o->pipe >= 0) {
+        cp_io_del(o->opts.loop, &o->io);
+        cp_close(&o->pipe);
+    }
+    cp_close(&o->file);
+    cp_buf_free(&o->mem);
+    cp_buf_free(&o->tail);
+    free(o->path);
+    free(o);
+}
+
+void cp_output_free(cp_output *o) {
+    if (!o) return;
+    assert(!o->cursors);
+    o->on_end = NULL;
+    o->free_asked = true;
+    if (!o->job.running && !o->telling) destroy(o); /* else cp_output_settle does it */
+}
+
+void cp_output_unlink(cp_output *o) {
+    if (!o->in_file || o->unlinked) return;
+    if (o->cursors) (void)open_log(o); /* whoever reads now reads on */
+    o->unlinked = true;
+    unlink(o->path); /* a job that creates it at this moment is seen to when it is done */
+}
+
+/* ---- what is there ---- */
+
+uint64_t cp_output_total(const cp_output *o) { return o->stored + o->discarded; }
+uint64_t cp_output_first(const cp_output *o) { return o->first; }
+uint64_t cp_output_dropped(const cp_output *o) { return o->first + o->discarded; }
+uint64_t cp_output_kept(const cp_output *o) { return o->stored - o->first; }
+bool cp_output_ended(const cp_output *o) { return o->ended; }
+bool cp_output_truncated(const cp_output *o) { return o->discarded > 0; }
+
+static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
+    if (open_log(o) < 0) return 0;
+    cp_buf_reserve(out, n);
+    size_t got = 0;
+    while (got < n) {
+        ssize_t k = pread(o->file, out->p + out->n + got, n - got, (off_t)(at + got));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) break;
+        got += (size_t)k;
+    }
+    out->n += got;
+    if (o->ended && !o->cursors && !o->unlinked) cp_close(&o->file);
+    return got;
+}
+
+size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at) {
+    uint64_t lo = from > o->reading ? from : o->reading;
+    *at = lo;
+    if (lo >= o->stored) return 0;
+    uint64_t n = o->stored - lo;
+    if (n > max) n = max;
+    /* While a spill is being written the bytes are in memory still. */
+    if (!o->in_file || o->mem.n) {
+        cp_buf_add(out, o->mem.p + lo, n);
+        return n;
+    }
+    return read_file(o, lo, n, out);
+}
+
+void cp_output_append(cp_output *o, cp_str s) {
+    if (!o->ended) cp_buf_add(&o->tail, s.p, s.n);
+}
+
+/* ---- cursors ---- */
+
+void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *)) {
+    *c = (cp_cursor){.o = o, .at = from, .blocking = blocking, .wake = wake, .next = o->cursors};
+    if (c->next) c->next->prev = c;
+    o->cursors = c;
+    if (o->stored > from || o->ended) {
+        c->pending = true;
+        cp_loop_defer(o->opts.loop, &o->later, later_fn);
+    }
+}
+
+void cp_cursor_advance(cp_cursor *c, uint64_t to) {
+    if (to <= c->at) return;
+    c->at = to;
+    if (c->blocking) cp_output_kick(c->o);
+}
+
+void cp_cursor_close(cp_cursor *c) {
+    cp_output *o = c->o;
+    if (!o) return;
+    if (o->iter == c) o->iter = c->next;
+    if (c->prev) c->prev->next = c->next;
+    else o->cursors = c->next;
+    if (c->next) c->next->prev = c->prev;
+    *c = (cp_cursor){0};
+    if (!o->cursors && o->ended && !o->unlinked && !o->job.running) cp_close(&o->file);
+    cp_output_kick(o);
+}
+
+uint64_t cp_output_room(const cp_output *o) {
+    bool blocked = false;
+    uint64_t slowest = UINT64_MAX;
+    for (const cp_cursor *c = o->cursors; c; c = c->next) {
+        if (!c->blocking) continue;
+        blocked = true;
+        if (c->at < slowest) slowest = c->at;
+    }
+    if (!blocked || o->full) return UINT64_MAX;
+    if (slowest < o->reading) slowest = o->reading;
+    uint64_t window = o->opts.budget < CP_OUT_WINDOW ? o->opts.budget : CP_OUT_WINDOW;
+    uint64_t ahead = o->stored > slowest ? o->stored - slowest : 0;
+    return ahead >= window ? 0 : window - ahead;
+}
+
+void cp_output_grown(cp_output *o) {
+    for (cp_cursor *c = o->cursors; c; c = c->next) c->pending = true;
+    if (o->cursors) cp_loop_defer(o->opts.loop, &o->later, later_fn);
+}
+
+static void store_tail(cp_output *o) {
+    if (o->tail.n == 0) return;
+    if (o->full) {
+        o->discarded += o->tail.n;
+    } else if (!o->in_file) {
+        cp_buf_add(&o->mem, o->tail.p, o->tail.n);
+        o->stored += o->tail.n;
+    } else {
+        if (o->file < 0) o->file = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        ssize_t k = o->file < 0 ? -1 : pwrite(o->file, o->tail.p, o->tail.n, (off_t)o->stored);
+        size_t n = k > 0 ? (size_t)k : 0;
+        o->stored += n;
+        o->discarded += o->tail.n - n;
+    }
+    cp_buf_free(&o->tail);
+}
+
+void cp_output_settle(cp_output *o) {
+    if (o->job.running) return;
+    if (o->free_asked) {
+        if (!o->telling) destroy(o);
+        return;
+    }
+    if (o->ended || !o->eof) return;
+    store_tail(o);
+    o->ended = true;
+    cp_output_grown(o);
+    if (!o->cursors && !o->unlinked) cp_close(&o->file);
+    cp_loop_defer(o->opts.loop, &o->later, later_fn);
+}
+
+/* Tells the cursors, then the owner of the end. A callback may close any cursor and free the output. */
+static void later_fn(cp_deferred *d) {
+    cp_output *o = CP_CONTAINER(d, cp_output, later);
+    o->telling = true;
+    for (cp_cursor *c = o->cursors; c; c = o->iter) {
+        o->iter = c->next;
+        if (!c->pending) continue;
+        c->pending = false;
+        c->wake(c);
+    }
+    if (o->ended && !o->told && !o->free_asked) {
+        o->told = true;
+        if (o->on_end) o->on_end(o->arg);
+    }
+    o->telling = false;
+    if (o->free_asked) {
+        cp_output_settle(o);
+        return;
+    }
+}

@@ -1,0 +1,69 @@
+#pragma once
+/* Inside of an output, shared by output.c (log, cursors) and output_pump.c (pipe to log). Nobody else includes this. */
+#include <sys/epoll.h>
+
+#include "services/output.h"
+
+enum {
+    CP_OUT_SPILL = 256 * 1024,       /* a memory log over this moves to a file */
+    CP_OUT_SLICE = 64 * 1024,        /* read by the loop from one pipe before others get their turn */
+    CP_OUT_JOB = 1024 * 1024,        /* spliced by one job of the io pool */
+    CP_OUT_WINDOW = 8 * 1024 * 1024, /* how far a child may run ahead of the slowest blocking cursor */
+};
+
+/* One job of the io pool: open the file, write what a spill brings, punch, splice. Filled by the loop, run by a pool
+ * thread (which touches nothing else of the output but path, spill and the two descriptors), harvested by the loop. */
+struct out_job {
+    cp_work work;
+    bool running;
+    bool open_file;                /* in */
+    bool spill;                    /* in: write o->mem to the file first */
+    uint64_t punch_from, punch_to; /* in: a hole to make; empty when equal */
+    uint64_t at;                   /* in: where spliced bytes go */
+    size_t max;                    /* in: bytes to splice at most; 0 none */
+    size_t moved;                  /* out */
+    bool eof, drained;             /* out: no writer left; the pipe was empty */
+    bool punch_failed;             /* out */
+    int file;                      /* out, when open_file */
+    int sys;                       /* out: errno of a failed open or write: the disk takes no more */
+};
+
+struct cp_output {
+    cp_output_opts opts;
+    char *path;
+    cp_buf mem; /* the log while it is in memory */
+    int file;   /* the log when it is in a file; -1: not open (nothing was written yet, or nobody looks) */
+    bool in_file;
+    bool unlinked;      /* the file has no name: the descriptor is all there is */
+    uint64_t first;     /* offset of the oldest byte kept */
+    uint64_t stored;    /* end of what is kept, as an offset */
+    uint64_t discarded; /* read after `stored` and thrown away */
+    uint64_t reading;   /* reads begin here: first, or the end of the hole that is being punched */
+    bool no_punch;      /* the file system makes no holes: everything is kept */
+    bool full;          /* nothing more is stored: stop_at_budget reached or the disk is full */
+
+    cp_io io;
+    int pipe;
+    bool readable; /* the pipe may hold bytes (edge-triggered, so this is our memory of it) */
+    bool wide;     /* the pipe has been enlarged */
+    bool eof;
+    bool finishing; /* cp_output_finish: take what is there, then end */
+    bool counted;   /* finish_left is known */
+    size_t finish_left;
+    bool ended, told;
+    cp_buf tail; /* bytes of our own, stored at the end */
+    void (*on_end)(void *arg);
+    void *arg;
+
+    cp_cursor *cursors;
+    cp_cursor *iter; /* next one to be told, while telling */
+    cp_deferred later, more;
+    bool telling, free_asked;
+    struct out_job job;
+};
+
+void cp_output_kick(cp_output *o);   /* continues to drain where that is possible now */
+void cp_output_grown(cp_output *o);  /* there is news for the cursors */
+void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
+/* How many bytes may be taken from the pipe now: 0 when blocking cursors hold it back. */
+uint64_t cp_output_room(const cp_output *o);

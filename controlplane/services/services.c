@@ -1,0 +1,139 @@
+#include "services/services.h"
+
+#include "base/log.h"
+#include "services/exec_core.h"
+#include "services/session.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DRAIN_POLL_MS = 20 };
+
+/* ---- executions ---- */
+
+static struct cp_execs *execs_of(cp_services *s) {
+    if (!s->execs) {
+        s->execs = cp_new(struct cp_execs);
+        s->execs->svc = s;
+    }
+    return s->execs;
+}
+
+static size_t table_size(const cp_config *c) {
+    size_t want = (size_t)c->history + (size_t)c->max_processes, n = 256;
+    while (n < want && n < 65536) n *= 2;
+    return n;
+}
+
+static int resolve_child_user(cp_services *s, cp_err *err) {
+    struct cp_execs *x = s->execs;
+    const char *user = s->config->child_user;
+    if (!user || !*user) return 0;
+    if (geteuid() != 0) return cp_fail(err, CP_E_PERMISSION_DENIED, "--child-user %s needs privilege", user);
+    if (cp_user_resolve(user, &x->uid, &x->gid, &x->user, err) < 0) return cp_wrap(err, "--child-user");
+    x->set_user = true;
+    return 0;
+}
+
+static int open_execs(cp_services *s, cp_err *err) {
+    struct cp_execs *x = execs_of(s);
+    size_t n = table_size(s->config);
+    x->by_id = cp_alloc(n * sizeof(cp_exec *));
+    x->by_pid = cp_alloc(n * sizeof(cp_exec *));
+    x->mask = n - 1;
+    cp_autobuf cp_buf dir = {0};
+    cp_buf_addf(&dir, "%s/logs", s->state_dir);
+    if (mkdir(cp_buf_z(&dir), 0700) < 0 && errno != EEXIST)
+        return cp_fail_sys(err, CP_E_FILESYSTEM_ERROR, errno, "state folder %s", cp_buf_z(&dir));
+    if (resolve_child_user(s, err) < 0) return -1;
+    cp_exec_age_start(s);
+    return cp_exec_restore(s, err);
+}
+
+/* Durable children live on: the keeper has them. What is under way here is let go without a word. */
+static void close_execs(cp_services *s) {
+    struct cp_execs *x = s->execs;
+    if (!x) return;
+    cp_timer_stop(s->loop, &x->age);
+    cp_timer_stop(s->loop, &x->drain);
+    while (x->last) {
+        cp_exec *e = x->last;
+        cp_exec_ref(e);
+        if (e->impl->kill) cp_exec_unref(e), cp_exec_kill_free(e);
+        cp_exec_unlist(e);
+        cp_exec_unref(e);
+    }
+    for (struct cp_held_child *h; (h = x->held);) {
+        x->held = h->next;
+        for (int k = 0; k < 3; k++)
+            if (h->h.fds[k] >= 0) close(h->h.fds[k]);
+        free(h->key);
+        free(h);
+    }
+    free(x->by_id);
+    free(x->by_pid);
+    free(x->user);
+    free(x);
+    s->execs = NULL;
+    cp_output_drains_close(s->loop);
+}
+
+/* ---- all ---- */
+
+void cp_services_held(cp_services *s, const cp_held *h) {
+    if (strncmp(h->key, "x:", 2) != 0) {
+        cp_sessions_held(s, h);
+        return;
+    }
+    struct cp_held_child *c = cp_new(struct cp_held_child);
+    c->h = *h;
+    c->key = cp_str_dup(cp_str_of(h->key));
+    c->h.key = c->key;
+    c->next = execs_of(s)->held;
+    s->execs->held = c;
+}
+
+int cp_services_open(cp_services *s, cp_err *err) {
+    (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
+    if (open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 && cp_sessions_open(s, err) == 0) return 0;
+    cp_services_close(s);
+    return -1;
+}
+
+void cp_services_close(cp_services *s) {
+    if (s->sessions) cp_sessions_close(s);
+    cp_pool_close(s);
+    close_execs(s);
+}
+
+/* ---- shutdown ---- */
+
+static void drained(cp_services *s) {
+    void (*done)(void *) = s->execs->drained;
+    s->execs->drained = NULL;
+    if (done) done(s->execs->drain_arg);
+}
+
+static void drain_poll(cp_timer *t) {
+    struct cp_execs *x = CP_CONTAINER(t, struct cp_execs, drain);
+    if (x->running == 0 || cp_loop_now(x->svc->loop) >= x->drain_until) drained(x->svc);
+    else cp_timer_start(x->svc->loop, &x->drain, DRAIN_POLL_MS, drain_poll);
+}
+
+void cp_services_drain(cp_services *s, uint64_t deadline_ms, void (*done)(void *arg), void *arg) {
+    struct cp_execs *x = s->execs;
+    uint64_t now = cp_loop_now(s->loop);
+    uint64_t left = deadline_ms > now ? deadline_ms - now : 0;
+    s->draining = true;
+    x->drained = done;
+    x->drain_arg = arg;
+    x->drain_until = deadline_ms;
+    for (cp_exec *e = x->first, *next; e; e = next) {
+        next = e->impl->next;
+        (void)cp_exec_kill(e, SIGTERM, left > 1000 ? left - 1000 : left / 2, CP_OUTCOME_signal, NULL, NULL, NULL);
+    }
+    cp_timer_start(s->loop, &x->drain, 0, drain_poll);
+}

@@ -1,0 +1,182 @@
+/* Design notes. A snapshot is one pass over /proc with read(2) into a stack buffer: no stdio, no parsing beyond the
+ * fields that are needed. It is not atomic, so whoever kills a tree takes it again before each step and until nothing
+ * is left. */
+#include "services/tree.h"
+
+#include "base/buf.h"
+#include "base/fd.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+void cp_tree_free(cp_tree *t) {
+    free(t->v);
+    *t = (cp_tree){0};
+}
+
+void cp_tree_add(cp_tree *t, const cp_proc *p) {
+    if (t->n == t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 64;
+        t->v = cp_realloc(t->v, t->cap * sizeof *t->v);
+    }
+    t->v[t->n++] = *p;
+}
+
+bool cp_tree_has(const cp_tree *t, pid_t pid) {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i].pid == pid) return true;
+    return false;
+}
+
+static ssize_t read_proc(int dir, const char *path, char *buf, size_t cap) {
+    cp_autofd int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    return cp_read_full(fd, buf, cap);
+}
+
+/* proc(5), /proc/pid/stat. The name (field 2) may hold blanks and parentheses: the fields begin after the last ')'. */
+static bool parse_stat(pid_t pid, char *text, cp_proc *out) {
+    char *p = strrchr(text, ')');
+    if (!p || p[1] != ' ') return false;
+    *out = (cp_proc){.pid = pid, .state = p[2]};
+    p += 3;
+    uint64_t f[25] = {0}; /* by field number, from 4 */
+    for (int i = 4; i < 25 && *p == ' '; i++) f[i] = strtoull(p + 1, &p, 10);
+    out->ppid = (pid_t)f[4];
+    out->pgid = (pid_t)f[5];
+    out->sid = (pid_t)f[6];
+    out->cpu_ticks = f[14] + f[15];
+    out->start_time = f[22];
+    out->rss_bytes = f[24] * (uint64_t)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+static bool read_stat(int dir, const char *path, pid_t pid, cp_proc *out) {
+    char text[1024];
+    ssize_t n = read_proc(dir, path, text, sizeof text - 1);
+    if (n <= 0) return false;
+    text[n] = '\0';
+    return parse_stat(pid, text, out);
+}
+
+bool cp_proc_read(pid_t pid, cp_proc *out) {
+    char path[40];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    return read_stat(AT_FDCWD, path, pid, out);
+}
+
+static int by_pid(const void *a, const void *b) {
+    pid_t x = ((const cp_proc *)a)->pid, y = ((const cp_proc *)b)->pid;
+    return (x > y) - (x < y);
+}
+
+int cp_tree_snapshot(cp_tree *all) {
+    DIR *d = opendir("/proc");
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));) {
+        uint64_t pid;
+        cp_proc p;
+        char path[40];
+        if (!cp_str_u64(cp_str_of(e->d_name), INT32_MAX, &pid)) continue;
+        snprintf(path, sizeof path, "%d/stat", (int)pid);
+        if (read_stat(dirfd(d), path, (pid_t)pid, &p)) cp_tree_add(all, &p);
+    }
+    closedir(d);
+    if (all->n) qsort(all->v, all->n, sizeof *all->v, by_pid);
+    return 0;
+}
+
+static const cp_proc *find(const cp_tree *all, pid_t pid) {
+    cp_proc key = {.pid = pid};
+    return all->n ? bsearch(&key, all->v, all->n, sizeof key, by_pid) : NULL;
+}
+
+bool cp_proc_mark(pid_t pid, char *out, size_t cap) {
+    char path[40];
+    cp_autofree char *env = NULL;
+    size_t n;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    if (cp_read_file(path, (size_t)4 << 20, &env, &n) < 0) return false;
+    for (const char *p = env, *end = env + n; p < end; p += strlen(p) + 1)
+        if (strncmp(p, "CONFLUX_MARK=", 13) == 0) return snprintf(out, cap, "%s", p + 13) < (int)cap;
+    return false;
+}
+
+static bool carries(pid_t pid, const char *mark) {
+    char have[CP_MARK_MAX];
+    return cp_proc_mark(pid, have, sizeof have) && strcmp(have, mark) == 0;
+}
+
+/* Marks in `in` (by index) everything that descends from what is marked. Children may have smaller pids than their
+ * parents, so it goes round until nothing changes; two rounds are the rule. */
+static void mark_descendants(const cp_tree *all, bool *in) {
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < all->n; i++) {
+            if (in[i]) continue;
+            const cp_proc *parent = find(all, all->v[i].ppid);
+            if (parent && in[parent - all->v]) more = in[i] = true;
+        }
+    }
+}
+
+/* Parents before children: by depth within the set. */
+static void add_in_order(cp_tree *out, const cp_tree *all, bool *in) {
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < all->n; i++) {
+            if (!in[i]) continue;
+            const cp_proc *parent = find(all, all->v[i].ppid);
+            if (parent && in[parent - all->v]) continue; /* its turn comes when the parent is out */
+            in[i] = false;
+            more = true;
+            if (!cp_tree_has(out, all->v[i].pid)) cp_tree_add(out, &all->v[i]);
+        }
+    }
+}
+
+void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark) {
+    if (root <= 1 || all->n == 0) return;
+    const cp_proc *r = find(all, root);
+    bool ours = r && r->start_time == root_start;
+    cp_autofree bool *in = cp_alloc(all->n);
+    for (size_t i = 0; i < all->n; i++) {
+        const cp_proc *p = &all->v[i];
+        /* While members of a group live its number is not given to a new process: with the leader gone they are still
+         * the ones we know, unless the number has a new owner. */
+        bool member = (ours || !r) && (p->pgid == root || p->sid == root) && p->start_time >= root_start;
+        in[i] = (ours && p == r) || member || (mark && carries(p->pid, mark));
+    }
+    mark_descendants(all, in);
+    add_in_order(out, all, in);
+}
+
+static int send(int pidfd, const cp_proc *p, int sig) {
+    cp_proc now;
+    if (!cp_proc_read(p->pid, &now) || now.start_time != p->start_time) {
+        errno = ESRCH;
+        return -1;
+    }
+    return pidfd_send_signal(pidfd, sig, NULL, 0);
+}
+
+int cp_proc_signal(const cp_proc *p, int sig) {
+    cp_autofd int fd = pidfd_open(p->pid, 0);
+    if (fd < 0) return -1;
+    int r = send(fd, p, sig), saved = errno;
+    cp_close(&fd);
+    errno = saved;
+    return r;
+}
+
+bool cp_proc_alive(const cp_proc *p) {
+    cp_proc now;
+    return cp_proc_read(p->pid, &now) && now.start_time == p->start_time && now.state != 'Z' && now.state != 'X';
+}

@@ -1,0 +1,173 @@
+#pragma once
+/* The services on a real keeper and a temporary state folder, for component tests. One instance; no registry unless the
+ * test opens one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "component/keeper_fixture.h"
+#include "services/exec.h"
+#include "services/session.h"
+
+enum { FX_DEADLINE_MS = 60000 };
+
+static struct fixture {
+    cp_services s;
+    cp_config config;
+    cp_loop *loop;
+    pid_t keeper_pid;
+    char dir[64], workspace[96];
+} fx;
+
+/* Everything as schema/options.def says. */
+static void fx_config(cp_config *c) {
+#define FX_STR(f, d)  c->f = (char *)(uintptr_t)(d);
+#define FX_INT(f, d)  c->f = (d);
+#define FX_BOOL(f, d) c->f = (d);
+#define FX_LIST(f, d)
+#define X(field, kind, flag, arg, def, min, max, help) FX_##kind(field, def)
+#include "schema/options.def"
+#undef X
+}
+
+static void fx_held(void *arg, const cp_held *h) { cp_services_held(arg, h); }
+
+static void fx_loop(void) {
+    static char path[] = "PATH=/usr/local/bin:/usr/bin:/bin", home[] = "HOME=/tmp", lang[] = "LANG=C.UTF-8";
+    static char *env[] = {path, home, lang, NULL};
+    cp_err err;
+    fx_config(&fx.config);
+    fx.config.kill_grace = 1000;
+    snprintf(fx.dir, sizeof fx.dir, "/tmp/services_test.XXXXXX");
+    assert_non_null(mkdtemp(fx.dir));
+    snprintf(fx.workspace, sizeof fx.workspace, "%s/work", fx.dir);
+    assert_int_equal(mkdir(fx.workspace, 0700), 0);
+    fx.loop = cp_loop_new(&err);
+    fx.s = (cp_services){
+        .loop = fx.loop, .config = &fx.config, .state_dir = fx.dir, .workspace = fx.workspace, .base_env = env};
+}
+
+static void fx_open(void) {
+    cp_err err = {0};
+    cp_keeper_hello hello;
+    cp_keeper_events ev = {.arg = &fx.s, .on_held = fx_held};
+    int fd = keeper_fixture_start(&fx.keeper_pid);
+    assert_true(fd >= 0);
+    fx.s.keeper = cp_keeper_open(fx.loop, fd, &ev, &hello, &err);
+    assert_non_null(fx.s.keeper);
+    cp_buf_free(&hello.config);
+    fx.s.workers = cp_workers_new(fx.loop, 2, &err);
+    if (cp_services_open(&fx.s, &err) < 0) fail_msg("%s", err.msg);
+}
+
+static void fx_close(void) {
+    cp_services_close(&fx.s);
+    cp_workers_free(fx.s.workers);
+    for (int i = 0; i < 5; i++) cp_loop_once(fx.loop, 0); /* what the workers have posted */
+    cp_keeper_close(fx.s.keeper);
+    assert_int_equal(keeper_fixture_wait(fx.keeper_pid), 0);
+    cp_loop_free(fx.loop);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", fx.dir);
+    assert_int_equal(system(command), 0);
+}
+
+static int fx_setup(void **state) {
+    (void)state;
+    fx_loop();
+    fx_open();
+    return 0;
+}
+
+static int fx_teardown(void **state) {
+    (void)state;
+    fx_close();
+    return 0;
+}
+
+/* Runs the loop until the condition holds; fails the test after a minute. */
+#define fx_until(condition)                                                                                            \
+    do {                                                                                                               \
+        uint64_t end_ = cp_now_ms() + FX_DEADLINE_MS;                                                                  \
+        while (!(condition)) {                                                                                         \
+            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
+            assert_int_equal(cp_loop_once(fx.loop, 100), 0);                                                           \
+        }                                                                                                              \
+    } while (0)
+
+/* One execution that a test watches. */
+struct run {
+    cp_exec_watch w;
+    cp_exec *e;
+    int starts, ends;
+    bool existing;
+};
+
+static void run_on_start(cp_exec_watch *w, cp_exec *e) {
+    struct run *r = CP_CONTAINER(w, struct run, w);
+    assert_ptr_equal(e, w->exec);
+    r->starts++;
+}
+
+static void run_on_end(cp_exec_watch *w, cp_exec *e) {
+    struct run *r = CP_CONTAINER(w, struct run, w);
+    assert_true(e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED);
+    assert_int_equal(r->starts, 1);
+    r->ends++;
+}
+
+static int run_try(struct run *r, const cp_exec_spec *spec, cp_err *err) {
+    *r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    int rc = cp_exec_start(&fx.s, spec, &r->w, &r->e, &r->existing, err);
+    assert_int_equal(r->starts, 0);
+    return rc;
+}
+
+static void run_begin(struct run *r, const cp_exec_spec *spec) {
+    cp_err err = {0};
+    if (run_try(r, spec, &err) < 0) fail_msg("%s", err.msg);
+}
+
+static void run_wait(struct run *r) {
+    fx_until(r->ends);
+    assert_int_equal(r->ends, 1);
+}
+
+static void run_free(struct run *r) {
+    cp_exec_watch_del(&r->w);
+    cp_exec_unref(r->e);
+    r->e = NULL;
+}
+
+/* All of a stream as a string; owner frees. */
+static char *run_output(const struct run *r, int which) {
+    cp_buf b = {0};
+    uint64_t at, from = 0;
+    while (cp_output_read(r->e->out[which], from, 1 << 20, &b, &at)) from = at + (b.n - from);
+    (void)cp_buf_z(&b);
+    return b.p;
+}
+
+static void run_expect(const cp_exec_spec *spec, int code, const char *out, const char *err) {
+    struct run r;
+    run_begin(&r, spec);
+    run_wait(&r);
+    cp_autofree char *o = run_output(&r, 0);
+    cp_autofree char *e = run_output(&r, 1);
+    if (err) assert_string_equal(e, err);
+    assert_string_equal(o, out);
+    assert_int_equal(r.e->exit_code, code);
+    run_free(&r);
+}
+
+static inline cp_exec_spec shell_spec(const char *command) {
+    return (cp_exec_spec){.kind = CP_EXEC_BUFFERED, .command = cp_str_of(command), .sessionless = true};
+}
