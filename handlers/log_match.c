@@ -64,8 +64,7 @@ static bool search_plain(cp_log_match *m, cp_log_hit *hit) {
 
 static bool search_regex(cp_log_match *m, bool complete, cp_log_hit *hit) {
     regmatch_t r = {.rm_so = 0, .rm_eo = (regoff_t)m->line.n};
-    if (regexec(&m->re, m->line.p ? m->line.p : "", 1, &r, REG_STARTEND | (complete ? 0 : REG_NOTEOL)) != 0)
-        return false;
+    if (regexec(&m->re, cp_buf_z(&m->line), 1, &r, REG_STARTEND | (complete ? 0 : REG_NOTEOL)) != 0) return false;
     if (!complete && (size_t)r.rm_eo == m->line.n) return false;
     return hit_at(m, (size_t)r.rm_so, (size_t)(r.rm_eo - r.rm_so), hit);
 }

@@ -1,0 +1,460 @@
+#pragma once
+/* Scripted services beneath the real router and handlers: the test says what a child prints and how it ends, so that
+ * every order of events can be produced. Outputs are the real ones, fed through pipes. */
+#pragma GCC diagnostic ignored "-Wunused-function" /* not every test uses all of it */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "handlers/families.h"
+#include "services/session.h"
+#include "services/tree.h"
+
+struct cp_exec_impl {
+    cp_exec_watch *watches;
+    bool told_start, told_end;
+    int ended; /* outputs that have */
+    bool exited;
+    int write_fd[2];
+    char stdin_got[256];
+    size_t stdin_n;
+    bool stdin_eof;
+    int killed_with; /* 0: not asked to die */
+    cp_kill_done *kill_done;
+    void *kill_arg;
+};
+
+enum { FAKE_EXECS = 64 };
+static struct {
+    cp_loop *loop;
+    cp_workers *workers;
+    cp_services svc;
+    cp_config config;
+    cp_ctx ctx;
+    cp_router *router;
+    char dir[64];
+    cp_exec *execs[FAKE_EXECS];
+    size_t nexecs;
+    cp_exec_spec last; /* strings are gone; counts and flags are not */
+    char last_session[64], last_stdin[64], last_env[64];
+    cp_err refuse;    /* the next start fails with it */
+    bool start_fails; /* the next one is FAILED with ENOENT */
+    const char *sessions[8];
+    size_t nsessions;
+} fake;
+
+/* ---- services/exec.h ---- */
+
+const char *cp_outcome_name(cp_outcome o) {
+    static const char *const names[] = {
+#define X(n) #n,
+#include "schema/outcomes.def"
+#undef X
+    };
+    return names[o];
+}
+
+void cp_exec_ref(cp_exec *e) { e->refs++; }
+void cp_exec_unref(cp_exec *e) {
+    assert_true(e->refs > 0);
+    e->refs--;
+}
+
+void cp_exec_watch_add(cp_exec *e, cp_exec_watch *w) {
+    w->exec = e;
+    w->prev = NULL;
+    w->next = e->impl->watches;
+    if (w->next) w->next->prev = w;
+    e->impl->watches = w;
+}
+
+void cp_exec_watch_del(cp_exec_watch *w) {
+    if (!w->exec) return;
+    if (w->prev) w->prev->next = w->next;
+    else w->exec->impl->watches = w->next;
+    if (w->next) w->next->prev = w->prev;
+    w->exec = NULL;
+}
+
+static cp_exec *fake_find(const char *id, bool process) {
+    for (size_t i = 0; i < fake.nexecs; i++) {
+        const char *have = process ? fake.execs[i]->process_id : fake.execs[i]->id;
+        if (have && strcmp(have, id) == 0) return fake.execs[i];
+    }
+    return NULL;
+}
+
+cp_exec *cp_exec_find(cp_services *s, cp_str id) {
+    (void)s;
+    cp_autofree char *z = cp_str_dup(id);
+    return fake_find(z, false);
+}
+cp_exec *cp_exec_find_process(cp_services *s, cp_str id) {
+    (void)s;
+    cp_autofree char *z = cp_str_dup(id);
+    return fake_find(z, true);
+}
+void cp_exec_each(cp_services *s, bool (*fn)(void *, cp_exec *), void *arg) {
+    (void)s;
+    for (size_t i = 0; i < fake.nexecs && fn(arg, fake.execs[i]); i++) continue;
+}
+size_t cp_exec_running(const cp_services *s) {
+    (void)s;
+    return 0;
+}
+const char *cp_exec_status(const cp_exec *e) {
+    if (e->state == CP_STATE_RUNNING) return "running";
+    if (e->state == CP_STATE_STARTING) return "starting";
+    if (e->state == CP_STATE_FAILED) return "failed";
+    return e->signal ? "killed" : e->exit_code ? "failed" : "completed";
+}
+int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err) {
+    if (e->impl->exited) return cp_fail(err, CP_E_RESOURCE_BUSY, "ended");
+    memcpy(e->impl->stdin_got + e->impl->stdin_n, data.p ? data.p : "", data.n);
+    e->impl->stdin_n += data.n;
+    e->impl->stdin_eof |= eof;
+    return 0;
+}
+int cp_exec_signal(cp_exec *e, int sig, bool tree, cp_err *err) {
+    (void)tree, (void)err;
+    e->impl->killed_with = sig;
+    return 0;
+}
+int cp_exec_kill(cp_exec *e, int sig, uint64_t grace, cp_outcome why, cp_kill_done *done, void *arg, cp_err *err) {
+    (void)grace;
+    if (e->impl->exited) return cp_fail(err, CP_E_COMMAND_NOT_FOUND, "ended");
+    e->impl->killed_with = sig;
+    e->outcome = why;
+    e->cancelled = why == CP_OUTCOME_cancelled;
+    e->impl->kill_done = done;
+    e->impl->kill_arg = arg;
+    return 0;
+}
+
+static void fake_tell(cp_exec *e, bool end) {
+    bool *told = end ? &e->impl->told_end : &e->impl->told_start;
+    if (*told) return;
+    *told = true;
+    for (cp_exec_watch *w = e->impl->watches, *next; w; w = next) {
+        next = w->next;
+        end ? w->on_end(w, e) : w->on_start(w, e);
+    }
+}
+
+static void fake_maybe_end(cp_exec *e) {
+    if (e->impl->ended < 2 || !e->impl->exited || e->state == CP_STATE_ENDED) return;
+    e->state = CP_STATE_ENDED;
+    e->ended_wall = cp_wall_ms();
+    e->ended_ms = cp_now_ms();
+    fake_tell(e, true);
+}
+
+static void fake_output_ended(void *arg) {
+    cp_exec *e = arg;
+    e->impl->ended++;
+    fake_maybe_end(e);
+}
+
+static void fake_outputs(cp_exec *e) {
+    for (int k = 0; k < 2; k++) {
+        char path[128];
+        int rw[2];
+        cp_err err;
+        snprintf(path, sizeof path, "%s/%s.%d", fake.dir, e->id, k);
+        cp_output_opts o = {
+            .loop = fake.loop, .workers = fake.workers, .kind = CP_OUT_MEMORY, .path = path, .budget = UINT64_MAX};
+        e->out[k] = cp_output_new(&o, &err);
+        assert_non_null(e->out[k]);
+        assert_int_equal(cp_pipe(rw, O_NONBLOCK), 0);
+        assert_int_equal(cp_output_attach(e->out[k], rw[0], fake_output_ended, e, &err), 0);
+        e->impl->write_fd[k] = rw[1];
+    }
+}
+
+static void fake_copy(char out[64], cp_str s) { snprintf(out, 64, "%.*s", (int)s.n, s.p ? s.p : ""); }
+
+int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp_exec **out, bool *existing,
+                  cp_err *err) {
+    *existing = false;
+    fake.last = *spec;
+    fake_copy(fake.last_session, spec->session);
+    fake_copy(fake.last_stdin, spec->stdin_data);
+    if (spec->nenv)
+        snprintf(fake.last_env, 64, "%.*s=%.*s", (int)spec->env[0].name.n, spec->env[0].name.p,
+                 (int)spec->env[0].value.n, spec->env[0].value.p);
+    if (fake.refuse.code) {
+        *err = cp_take(fake.refuse);
+        return -1;
+    }
+    cp_exec *e = cp_new(cp_exec);
+    e->svc = s;
+    e->impl = cp_new(struct cp_exec_impl);
+    e->kind = spec->kind;
+    e->refs = 2; /* history's and the caller's */
+    char id[32];
+    snprintf(id, sizeof id, "x%zu", fake.nexecs);
+    e->id = spec->exec_id.n ? cp_str_dup(spec->exec_id) : cp_str_dup(cp_str_of(id));
+    snprintf(id, sizeof id, "p%zu", fake.nexecs);
+    if (spec->kind != CP_EXEC_BUFFERED)
+        e->process_id = spec->process_id.n ? cp_str_dup(spec->process_id) : cp_str_dup(cp_str_of(id));
+    e->session = spec->sessionless ? NULL : cp_str_dup(spec->session);
+    e->command = cp_str_dup(spec->command);
+    e->timeout_ms = spec->timeout_ms;
+    e->exit_code = -1;
+    e->impl->write_fd[0] = e->impl->write_fd[1] = -1;
+    if (w) cp_exec_watch_add(e, w);
+    fake.execs[fake.nexecs++] = *out = e;
+    return 0;
+}
+
+/* ---- the script ---- */
+
+static void fake_loop(void) {
+    for (int i = 0; i < 20; i++) cp_loop_once(fake.loop, 0);
+}
+
+static cp_exec *fake_newest(void) { return fake.execs[fake.nexecs - 1]; }
+
+static cp_exec *fake_begin(cp_exec *e) {
+    e->state = CP_STATE_RUNNING;
+    cp_proc self;
+    assert_true(cp_proc_read(getpid(), &self)); /* a pid that is alive for as long as the test */
+    e->pid = self.pid;
+    e->pid_start = self.start_time;
+    e->started_wall = cp_wall_ms();
+    e->started_ms = cp_now_ms();
+    fake_outputs(e);
+    fake_tell(e, false);
+    return e;
+}
+
+static void fake_fail(cp_exec *e, cp_code code, int sys) {
+    e->state = CP_STATE_FAILED;
+    e->impl->exited = true;
+    cp_fail_sys(&e->start_err, code, sys, "nope");
+    fake_tell(e, false);
+    fake_tell(e, true);
+}
+
+static void fake_print(cp_exec *e, int k, const char *p, size_t n) {
+    while (n) {
+        ssize_t done = write(e->impl->write_fd[k], p, n);
+        if (done > 0) p += done, n -= (size_t)done;
+        fake_loop();
+    }
+}
+static void fake_say(cp_exec *e, int k, const char *z) { fake_print(e, k, z, strlen(z)); }
+
+static void fake_exit(cp_exec *e, int code, int sig) {
+    e->impl->exited = true;
+    e->exit_code = sig ? 128 + sig : code;
+    e->signal = sig;
+    cp_close(&e->impl->write_fd[0]);
+    cp_close(&e->impl->write_fd[1]);
+    fake_loop();
+    fake_maybe_end(e);
+}
+
+static void fake_killed(cp_exec *e, const cp_kill_result *r) {
+    cp_kill_done *done = cp_take(e->impl->kill_done);
+    if (done) done(e->impl->kill_arg, e, r);
+}
+
+/* ---- services/session.h, registry ---- */
+
+int cp_session_create(cp_services *s, const cp_session_spec *spec, cp_session_done *done, void *arg, cp_err *err) {
+    (void)s;
+    if (cp_session_exists(s, spec->id)) return cp_fail(err, CP_E_SESSION_ALREADY_EXISTS, "Session already exists");
+    char id[64] = "session_1795811127947_415a67e4522d";
+    if (spec->id.n) fake_copy(id, spec->id);
+    fake.sessions[fake.nsessions++] = strdup(id);
+    done(arg, NULL, id);
+    return 0;
+}
+int cp_session_delete(cp_services *s, cp_str id, bool keep, cp_session_done *done, void *arg, cp_err *err) {
+    (void)keep;
+    if (!cp_session_exists(s, id))
+        return cp_fail(err, CP_E_INTERNAL_ERROR, "Session '%.*s' not found", (int)id.n, id.p);
+    free((char *)(uintptr_t)fake.sessions[--fake.nsessions]);
+    done(arg, NULL, "");
+    return 0;
+}
+void cp_session_each(cp_services *s, void (*fn)(void *, const char *), void *arg) {
+    (void)s;
+    for (size_t i = 0; i < fake.nsessions; i++) fn(arg, fake.sessions[i]);
+}
+bool cp_session_exists(cp_services *s, cp_str id) {
+    (void)s;
+    for (size_t i = 0; i < fake.nsessions; i++)
+        if (cp_str_is(id, fake.sessions[i])) return true;
+    return false;
+}
+void cp_session_cwd(cp_services *s, cp_str id, char out[4096]) {
+    (void)s, (void)id;
+    strcpy(out, "/");
+}
+bool cp_registry_healthy(const cp_registry *r) {
+    (void)r;
+    return true;
+}
+
+/* A stand-in for the file routes: runs on the io pool and echoes what it was given. */
+static int fake_io(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    cp_str path = {0};
+    (void)ctx;
+    if (cp_json_str(req->body, "path", true, &path, err) < 0) return -1;
+    if (!cp_str_is(path, "/yes")) return cp_fail(err, CP_E_FILE_NOT_FOUND, "File not found: %.*s", (int)path.n, path.p);
+    cp_str session = cp_request_header(req, "X-Session-Id");
+    res->status = 200;
+    cp_jw w = cp_jw_on(&res->body);
+    cp_jw_str(&w, session);
+    return 0;
+}
+const cp_route cp_files_routes[] = {
+    {CP_POST, "/api/read", CP_R_IO | CP_R_BODY, "file.read", fake_io, NULL, ""},
+    {CP_PUT, "/api/files/raw", CP_R_IO | CP_R_RAW_BODY, "file.raw", fake_io, NULL, ""},
+};
+const size_t cp_files_nroutes = CP_COUNT(cp_files_routes);
+
+/* ---- a client ---- */
+
+typedef struct client {
+    cp_reply reply;
+    cp_result res; /* answered when status != 0 */
+    cp_source *src;
+    unsigned wakes;
+    yyjson_doc *doc; /* of the answer or the last event */
+    cp_event ev;
+    cp_buf evbuf;
+} client;
+
+static void client_send(cp_reply *r, cp_result *res) {
+    client *c = CP_CONTAINER(r, client, reply);
+    assert_int_equal(c->res.status, 0);
+    assert_null(c->src);
+    c->res = *res;
+    cp_err err;
+    c->doc = res->type || !res->body.n ? NULL : cp_json_parse(cp_buf_str(&c->res.body), &err);
+}
+static void client_woken(cp_source *s) { ((client *)s->sink)->wakes++; }
+static void client_stream(cp_reply *r, cp_source *src) {
+    client *c = CP_CONTAINER(r, client, reply);
+    assert_int_equal(c->res.status, 0);
+    c->src = src;
+    src->sink = c;
+    src->wake = client_woken;
+}
+static const cp_reply_ops client_ops = {client_send, client_stream};
+
+static void client_reset(client *c) {
+    if (c->src) c->src->ops->close(c->src, CP_END_DONE, false);
+    yyjson_doc_free(c->doc);
+    cp_result_free(&c->res);
+    cp_buf_free(&c->evbuf);
+    *c = (client){.reply = {.ops = &client_ops}};
+}
+
+typedef struct ask_opts {
+    const cp_header *headers;
+    size_t nheaders;
+    bool mux, respond_async;
+} ask_opts;
+
+/* target: path?query. body NULL: none. */
+static void ask_with(client *c, cp_method m, const char *target, const char *body, ask_opts o) {
+    cp_err err = {0};
+    const char *q = strchr(target, '?');
+    client_reset(c);
+    yyjson_doc *doc = body ? cp_json_parse(cp_str_of(body), &err) : NULL;
+    cp_request req = {.method = m,
+                      .path = {target, q ? (size_t)(q - target) : strlen(target)},
+                      .query = q ? cp_str_of(q + 1) : (cp_str){0},
+                      .headers = o.headers,
+                      .nheaders = o.nheaders,
+                      .mux = o.mux,
+                      .respond_async = o.respond_async,
+                      .body = doc ? yyjson_doc_get_root(doc) : NULL,
+                      .body_err = body && !doc ? &err : NULL};
+    cp_match match = cp_router_match(fake.router, m, req.path);
+    cp_router_dispatch(fake.router, &match, &req, doc, &c->reply);
+}
+static void ask(client *c, cp_method m, const char *target, const char *body) {
+    ask_with(c, m, target, body, (ask_opts){0});
+}
+
+/* The value at /a/b (RFC 6901) of the answer or event. */
+static yyjson_val *at(client *c, const char *pointer) { return c->doc ? yyjson_doc_ptr_get(c->doc, pointer) : NULL; }
+static const char *text(client *c, const char *pointer) {
+    const char *s = yyjson_get_str(at(c, pointer));
+    return s ? s : "(none)";
+}
+static long long num(client *c, const char *pointer) {
+    yyjson_val *v = at(c, pointer);
+    return yyjson_is_num(v) ? (long long)yyjson_get_num(v) : -999;
+}
+
+/* Pulls one event; returns its type, "WAIT" or "END". */
+static const char *pull(client *c) {
+    cp_buf_clear(&c->evbuf);
+    c->ev = (cp_event){.w = cp_jw_on(&c->evbuf)};
+    assert_non_null(c->src);
+    cp_pull rc = c->src->ops->pull(c->src, 65536, &c->ev);
+    if (rc == CP_PULL_WAIT) return "WAIT";
+    if (rc == CP_PULL_END) return "END";
+    cp_err err;
+    yyjson_doc_free(c->doc);
+    c->doc = cp_json_parse(cp_buf_str(&c->evbuf), &err);
+    assert_non_null(c->doc);
+    return text(c, "/type");
+}
+
+/* ---- set-up ---- */
+
+static int fake_setup(void **state) {
+    (void)state;
+    cp_err err = {0};
+    memset(&fake, 0, sizeof fake);
+    strcpy(fake.dir, "/tmp/handlers-XXXXXX");
+    assert_non_null(mkdtemp(fake.dir));
+    fake.loop = cp_loop_new(&err);
+    fake.workers = cp_workers_new(fake.loop, 1, &err);
+    fake.config.timeout_grace = 500;
+    fake.config.kill_grace = 5000;
+    fake.svc = (cp_services){.loop = fake.loop, .workers = fake.workers, .config = &fake.config, .state_dir = fake.dir};
+    fake.ctx = (cp_ctx){.loop = fake.loop, .workers = fake.workers, .svc = &fake.svc, .config = &fake.config};
+    fake.router = fake.ctx.router = cp_router_new(&fake.ctx, &err);
+    assert_non_null(fake.router);
+    return 0;
+}
+
+static int fake_teardown(void **state) {
+    (void)state;
+    fake_loop();
+    for (size_t i = 0; i < fake.nexecs; i++) {
+        cp_exec *e = fake.execs[i];
+        assert_int_equal(e->refs, 1); /* every handler has given its reference back */
+        assert_null(e->impl->watches);
+        for (int k = 0; k < 2; k++) {
+            cp_close(&e->impl->write_fd[k]);
+            cp_output_free(e->out[k]);
+        }
+        free(e->id), free(e->process_id), free(e->session), free(e->command), free(e->impl), free(e);
+    }
+    while (fake.nsessions) free((char *)(uintptr_t)fake.sessions[--fake.nsessions]);
+    fake_loop();
+    cp_router_free(fake.router);
+    cp_workers_free(fake.workers);
+    cp_loop_free(fake.loop);
+    rmdir(fake.dir);
+    return 0;
+}

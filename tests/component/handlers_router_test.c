@@ -1,0 +1,179 @@
+/* The whole table behind the router: refusals, body rules, fixed answers, metrics, sessions. */
+#include "handlers_fake.h"
+
+static client c = {.reply = {.ops = &client_ops}};
+
+static void expect_error(int status, const char *code, const char *message) {
+    assert_int_equal(c.res.status, status);
+    assert_string_equal(text(&c, "/code"), code);
+    if (message) assert_string_equal(text(&c, "/message"), message);
+    assert_int_equal(num(&c, "/httpStatus"), status);
+    assert_true(yyjson_is_obj(at(&c, "/context")));
+    assert_int_equal(strlen(text(&c, "/timestamp")), 24);
+}
+
+static void no_route(void **state) {
+    (void)state;
+    const char *message = "The requested endpoint was not found";
+    ask(&c, CP_GET, "/api/nope", NULL);
+    expect_error(404, "UNKNOWN_ERROR", message);
+    assert_int_equal(yyjson_obj_size(at(&c, "/context")), 0);
+    ask(&c, CP_POST, "/api/ping", "{}");
+    expect_error(404, "UNKNOWN_ERROR", message);
+    ask(&c, CP_OPTIONS, "/api/ping", NULL);
+    expect_error(404, "UNKNOWN_ERROR", message);
+    ask(&c, CP_METHOD_UNKNOWN, "/api/ping", NULL);
+    expect_error(405, "METHOD_NOT_ALLOWED", NULL);
+    char allow[64];
+    assert_true(cp_router_allow(fake.router, CP_STR("/api/process/x"), allow));
+    assert_string_equal(allow, "GET, HEAD, DELETE, OPTIONS");
+    assert_false(cp_router_allow(fake.router, CP_STR("/nope"), allow));
+    cp_match head = cp_router_match(fake.router, CP_HEAD, CP_STR("/api/ping"));
+    assert_true(head.is_head && head.route);
+}
+
+static void body_rules(void **state) {
+    (void)state;
+    ask(&c, CP_POST, "/api/execute", "{bad");
+    expect_error(500, "INTERNAL_ERROR", NULL);
+    assert_memory_equal(text(&c, "/message"), "Failed to parse request body: ", 30);
+    ask(&c, CP_POST, "/api/execute", NULL);
+    expect_error(500, "INTERNAL_ERROR", "Failed to parse request body: Unexpected end of JSON input");
+    ask(&c, CP_POST, "/api/execute", "[]");
+    expect_error(400, "VALIDATION_FAILED", NULL);
+    ask(&c, CP_POST, "/api/session/delete", "{x");
+    expect_error(400, "VALIDATION_FAILED", "Invalid request body");
+    ask(&c, CP_POST, "/api/session/delete", "{}");
+    expect_error(400, "VALIDATION_FAILED", "sessionId is required");
+    ask(&c, CP_POST, "/api/session/create", "{bad");
+    assert_int_equal(c.res.status, 200);
+    assert_string_equal(text(&c, "/data/id"), "session_1795811127947_415a67e4522d");
+}
+
+static void too_large_is_told_on_every_route(void **state) {
+    (void)state;
+    cp_err err;
+    cp_fail(&err, CP_E_PAYLOAD_TOO_LARGE, "too large");
+    client_reset(&c);
+    cp_request req = {.method = CP_POST, .path = CP_STR("/api/session/create"), .body_err = &err};
+    cp_match m = cp_router_match(fake.router, req.method, req.path);
+    cp_router_dispatch(fake.router, &m, &req, NULL, &c.reply);
+    expect_error(413, "PAYLOAD_TOO_LARGE", "too large");
+}
+
+static void fixed_answers(void **state) {
+    (void)state;
+    ask(&c, CP_GET, "/", NULL);
+    assert_int_equal(c.res.status, 200);
+    assert_memory_equal(c.res.type, "text/plain", 10);
+    ask(&c, CP_GET, "/api/ping", NULL);
+    assert_string_equal(text(&c, "/status"), "healthy");
+    ask(&c, CP_GET, "/api/version", NULL);
+    assert_true(yyjson_is_str(at(&c, "/version")));
+    ask(&c, CP_GET, "/api/commands", NULL);
+    assert_true(yyjson_is_arr(at(&c, "/availableCommands")));
+    assert_int_equal(num(&c, "/count"), 0);
+    ask(&c, CP_GET, "/api/pending", NULL);
+    assert_true(yyjson_is_arr(at(&c, "/connections")));
+    ask(&c, CP_GET, "/healthz", NULL);
+    assert_int_equal(c.res.status, 200);
+}
+
+static void readiness_names_what_is_missing(void **state) {
+    (void)state;
+    ask(&c, CP_GET, "/readyz", NULL);
+    assert_int_equal(c.res.status, 503);
+    assert_false(yyjson_get_bool(at(&c, "/checks/started")));
+    assert_false(yyjson_get_bool(at(&c, "/checks/keeper")));
+    assert_true(yyjson_get_bool(at(&c, "/checks/accepting")));
+}
+
+static void io_routes_run_on_the_pool(void **state) {
+    (void)state;
+    const cp_header h = {CP_STR("X-Session-Id"), CP_STR("s")};
+    ask_with(&c, CP_POST, "/api/read", "{\"path\":\"/yes\"}", (ask_opts){.headers = &h, .nheaders = 1});
+    while (!c.res.status) cp_loop_once(fake.loop, 1000);
+    assert_true(cp_str_is(cp_buf_str(&c.res.body), "\"s\""));
+    ask(&c, CP_POST, "/api/read", "{\"path\":\"/no\"}");
+    while (!c.res.status) cp_loop_once(fake.loop, 1000);
+    expect_error(404, "FILE_NOT_FOUND", "File not found: /no");
+    assert_string_equal(text(&c, "/operation"), "file.read");
+    ask(&c, CP_POST, "/api/read", "{}");
+    while (!c.res.status) cp_loop_once(fake.loop, 1000);
+    expect_error(400, "VALIDATION_FAILED", NULL);
+    assert_string_equal(text(&c, "/context/validationErrors/0/field"), "path");
+    assert_string_equal(text(&c, "/operation"), "(none)");
+}
+
+static void a_client_that_leaves_an_io_route(void **state) {
+    (void)state;
+    ask(&c, CP_POST, "/api/read", "{\"path\":\"/yes\"}");
+    assert_false(c.reply.on_cancel(&c.reply, CP_END_DISCONNECTED, false));
+    for (int i = 0; i < 20; i++) cp_loop_once(fake.loop, 5);
+    assert_int_equal(c.res.status, 0);
+}
+
+static void raw_bodies_are_http_only(void **state) {
+    (void)state;
+    ask_with(&c, CP_PUT, "/api/files/raw?path=/x", NULL, (ask_opts){.mux = true});
+    expect_error(501, "NOT_SUPPORTED", NULL);
+}
+
+static void sessions(void **state) {
+    (void)state;
+    ask(&c, CP_POST, "/api/session/create", "{\"id\":\"s1\",\"env\":{\"A\":\"1\",\"B\":null},\"cwd\":\"/tmp\"}");
+    assert_string_equal(text(&c, "/data/id"), "s1");
+    assert_true(yyjson_is_null(at(&c, "/containerPlacementId")));
+    ask(&c, CP_POST, "/api/session/create", "{\"id\":\"s1\"}");
+    expect_error(409, "SESSION_ALREADY_EXISTS", NULL);
+    assert_string_equal(text(&c, "/context/sessionId"), "s1");
+    assert_true(yyjson_is_null(at(&c, "/context/containerPlacementId")));
+    ask(&c, CP_GET, "/api/session/list", NULL);
+    assert_string_equal(text(&c, "/data/0"), "s1");
+    ask(&c, CP_POST, "/api/session/delete", "{\"sessionId\":\"s1\",\"keep\":true}");
+    assert_string_equal(text(&c, "/sessionId"), "s1");
+    ask(&c, CP_POST, "/api/session/delete", "{\"sessionId\":\"s1\"}");
+    expect_error(500, "INTERNAL_ERROR", "Session 's1' not found");
+    assert_string_equal(text(&c, "/context/originalError"), "Session not found");
+    ask(&c, CP_POST, "/api/session/create", "{\"id\":5}");
+    assert_string_equal(text(&c, "/context/validationErrors/0/field"), "id");
+    ask(&c, CP_POST, "/api/session/create", "{\"env\":{\"1A\":\"\"}}");
+    expect_error(400, "VALIDATION_FAILED", "Invalid environment variable name: 1A");
+}
+
+static void metrics(void **state) {
+    (void)state;
+    cp_match ping = cp_router_match(fake.router, CP_GET, CP_STR("/api/ping"));
+    cp_match none = cp_router_match(fake.router, CP_GET, CP_STR("/secret-path"));
+    cp_router_count(fake.router, &ping, 200, 70);
+    cp_router_count(fake.router, &ping, 200, 80);
+    cp_router_count(fake.router, &none, 404, 10);
+    ask(&c, CP_GET, "/metrics", NULL);
+    const char *z = cp_buf_z(&c.res.body);
+    assert_non_null(strstr(z, "conflux_requests_total{method=\"GET\",route=\"/api/ping\",status=\"200\"} 2\n"));
+    assert_non_null(strstr(z, "conflux_requests_total{route=\"none\",status=\"404\"} 1\n"));
+    assert_non_null(strstr(z, "conflux_request_seconds_count{method=\"GET\",route=\"/api/ping\"} 2\n"));
+    assert_null(strstr(z, "secret-path"));
+}
+
+static int teardown(void **state) {
+    client_reset(&c);
+    return fake_teardown(state);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, fake_setup, teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(no_route),
+        T(body_rules),
+        T(too_large_is_told_on_every_route),
+        T(fixed_answers),
+        T(readiness_names_what_is_missing),
+        T(io_routes_run_on_the_pool),
+        T(a_client_that_leaves_an_io_route),
+        T(raw_bodies_are_http_only),
+        T(sessions),
+        T(metrics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
