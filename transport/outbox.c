@@ -15,10 +15,10 @@
 #include <sys/uio.h>
 
 enum {
-    SMALL = 16 * 1024,       /* replies */
-    BIG = 96 * 1024,         /* an event of 64 KiB and the room that cp_escape wants ahead */
-    BIG_MAX = 256 * 1024,    /* grown beyond: not kept */
-    KEEP_SMALL = 16,         /* free chunks kept */
+    SMALL = 16 * 1024,    /* replies */
+    BIG = 96 * 1024,      /* an event of 64 KiB and the room that cp_escape wants ahead */
+    BIG_MAX = 256 * 1024, /* grown beyond: not kept */
+    KEEP_SMALL = 16,      /* free chunks kept */
     KEEP_BIG = 4,
     IOVS = 64,
     NOTSENT_LOWAT = 128 * 1024,
@@ -27,9 +27,9 @@ enum {
 
 typedef struct cp_chunk {
     struct cp_chunk *next;
-    cp_buf b;              /* owned bytes, unless body */
-    size_t off;            /* of the next byte to send, in b or from p */
-    cp_outbox_body *body;  /* piece of a shared body: p[0..n) */
+    cp_buf b;             /* owned bytes, unless body */
+    size_t off;           /* of the next byte to send, in b or from p */
+    cp_outbox_body *body; /* piece of a shared body: p[0..n) */
     const char *p;
     size_t n;
 } chunk;
@@ -71,9 +71,7 @@ static void chunk_give(chunk *c) {
     free(c);
 }
 
-static inline size_t chunk_left(const chunk *c) {
-    return (c->body ? c->n : c->b.n) - c->off;
-}
+static inline size_t chunk_left(const chunk *c) { return (c->body ? c->n : c->b.n) - c->off; }
 
 static void append(cp_outbox *o, chunk *c) {
     if (o->tail) o->tail->next = c;

@@ -1,10 +1,10 @@
 #pragma once
 /* The one writer of a connection: a bounded queue of bytes towards a socket (design.md section 3). Loop thread only.
  *
- * Bytes are appended to a chunk list and sent with writev when the loop's round ends (cp_loop_defer), so that many small
- * replies make one system call; the socket has TCP_NODELAY and TCP_NOTSENT_LOWAT, so that little sits in the kernel
- * ahead of an urgent reply. Streams are not queued here: when the outbox is below its low-water mark it asks its owner
- * (on_room) to pull.
+ * Bytes are appended to a chunk list and sent with writev when the loop's round ends (cp_loop_defer), so that many
+ * small replies make one system call; the socket has TCP_NODELAY and TCP_NOTSENT_LOWAT, so that little sits in the
+ * kernel ahead of an urgent reply. Streams are not queued here: when the outbox is below its low-water mark it asks its
+ * owner (on_room) to pull.
  *
  * Chunks come from a free list of the process (there is one loop), and an empty outbox holds none: an idle connection
  * costs the struct and nothing else. */
@@ -15,7 +15,8 @@ typedef struct cp_outbox cp_outbox;
 
 enum { CP_OUTBOX_LOW = 64 * 1024, CP_OUTBOX_HIGH = 1024 * 1024 };
 
-/* Callbacks run from the loop, never from inside a call that appends. Each may call cp_outbox_fini and free the owner. */
+/* Callbacks run from the loop, never from inside a call that appends. Each may call cp_outbox_fini and free the owner.
+ */
 typedef struct cp_outbox_events {
     void *arg;
     void (*on_room)(void *arg);  /* queued < CP_OUTBOX_LOW and the socket takes bytes: pull until !cp_outbox_has_room */

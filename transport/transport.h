@@ -20,6 +20,8 @@ typedef struct cp_transport {
     cp_workers *workers;
     struct cp_server *server;    /* server.c */
     struct cp_ws *ws_head;       /* ws.c: every WebSocket connection */
+    struct cp_ws_shared *ws_shared;   /* ws.c: what they share; freed by cp_ws_close_all */
+    struct cp_mux_shared *mux_shared; /* mux.c: likewise */
     _Atomic unsigned nconns;     /* connections that the loop owns, for the limit */
     _Atomic uint64_t next_trace; /* request numbers */
     bool draining;

@@ -1,0 +1,117 @@
+/* The endpoint: birth, loss, draining and inspection of a multiplexed connection. */
+#include "transport/mux.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct cp_mux_shared *mux_shared_of(cp_transport *t) {
+    if (!t->mux_shared) {
+        t->mux_shared = cp_new(struct cp_mux_shared);
+        t->mux_shared->t = t;
+        t->mux_shared->queue_tail = &t->mux_shared->queue;
+    }
+    return t->mux_shared;
+}
+
+void cp_mux_free_shared(cp_transport *t) {
+    if (!t->mux_shared || t->mux_shared->parsing) return; /* a job on the pool still counts itself there */
+    cp_buf_free(&t->mux_shared->id);
+    cp_buf_free(&t->mux_shared->text);
+    free(t->mux_shared);
+    t->mux_shared = NULL;
+}
+
+static int mux_open(cp_ws *ws) {
+    mux *m = cp_new(mux);
+    m->ws = ws;
+    m->t = cp_ws_transport(ws);
+    m->out = cp_ws_outbox(ws);
+    m->expand = 256;
+    cp_ws_set_data(ws, m);
+    return 0;
+}
+
+static void mux_close(cp_ws *ws, uint16_t code) {
+    (void)code;
+    mux *m = cp_ws_data(ws);
+    m->closing = true;
+    mux_job_abandon(m);
+    while (m->table.all) mux_lose(m, m->table.all);
+    cp_timer_stop(m->t->loop, &m->deadline);
+    free(m->table.buckets);
+    cp_buf_free(&m->parked);
+    free(m);
+}
+
+static void mux_writable(cp_ws *ws) { mux_pull(cp_ws_data(ws)); }
+
+/* What is there is sent; what would have to be waited for is ended. */
+static void mux_drain(cp_ws *ws) {
+    mux *m = cp_ws_data(ws);
+    cp_err err;
+    m->draining = true;
+    cp_fail(&err, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
+    for (pend *p = m->table.all, *next; p; p = next) {
+        next = p->next;
+        if (p->state == PEND_STREAMING) mux_wake_stream(m, p); /* the pull ends it when it would wait */
+        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err)) next = m->table.all; /* others may be gone too */
+    }
+}
+
+static bool mux_busy(cp_ws *ws) {
+    const mux *m = cp_ws_data(ws);
+    return m->sending || m->parked.n || m->large.mask || m->streams.mask;
+}
+
+static size_t mux_held_outside(cp_ws *ws) {
+    const mux *m = cp_ws_data(ws);
+    return mux_held(m) - cp_outbox_queued(m->out);
+}
+
+static void put_route(cp_jw *w, const cp_route *route) {
+    static const char *const names[CP_METHOD_COUNT] = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"};
+    char text[128];
+    snprintf(text, sizeof text, "%s %s", route ? names[route->method] : "", route ? route->pattern : "");
+    cp_jw_kz(w, "route", text);
+}
+
+static void put_pending(const mux *m, const pend *p, cp_jw *w) {
+    static const char *const words[] = {"waiting", "running", "streaming", "sending"};
+    cp_jw_obj(w);
+    if (p->id_n) {
+        cp_jw_key(w, "id");
+        cp_jw_raw(w, pend_id(p));
+    }
+    put_route(w, p->route);
+    cp_jw_kz(w, "state", words[p->state]);
+    cp_jw_ku64(w, "ageMs", (cp_now_us() - p->started_us) / 1000);
+    cp_jw_ku64(w, "bytes", p->bytes);
+    if (p->deadline_at) {
+        uint64_t now = cp_loop_now(m->t->loop);
+        cp_jw_ku64(w, "deadlineMs", p->deadline_at > now ? p->deadline_at - now : 0);
+    }
+    cp_jw_end_obj(w);
+}
+
+static void mux_pending(cp_ws *ws, cp_jw *w) {
+    const mux *m = cp_ws_data(ws);
+    for (const pend *p = m->table.all; p; p = p->next) put_pending(m, p, w);
+    if (!m->job) return;
+    cp_jw_obj(w);
+    cp_jw_kz(w, "state", "parsing");
+    cp_jw_end_obj(w);
+}
+
+const cp_ws_endpoint cp_ws_mux = {
+    .name = "mux",
+    .open = mux_open,
+    .message = mux_on_message,
+    .writable = mux_writable,
+    .close = mux_close,
+    .pending = mux_pending,
+    .drain = mux_drain,
+    .busy = mux_busy,
+    .held = mux_held_outside,
+};

@@ -1,0 +1,127 @@
+#pragma once
+/* The multiplexed WebSocket: JSON messages in, requests to the router, responses and streams out
+ * (protocols/cloudflare-sandbox.md section 4, conflux-additions.md "WebSocket messages"). Loop thread only.
+ *
+ * What a client sees beside those pages:
+ * - A stream event whose source numbers its events carries that number as "eventId" (what SSE sends as id:).
+ * - A cancelled stream ends with {"type":"response",…,"status":200,"done":true}; cancelled with "kill": true it ends
+ *   with status 499 and a CANCELLED error body, unless the handler says better.
+ * - "window" and its credit count the UTF-8 bytes of the "data" strings. With nothing unacknowledged one event is
+ * always sent, however small the window.
+ * - cancel, stdin and window name a request by the id it was sent with, string or number.
+ *
+ * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
+#include "transport/pending.h"
+#include "transport/ws.h"
+
+/* Frees the buffers that all connections share; none may be open. */
+void cp_mux_free_shared(cp_transport *t);
+
+enum {
+    MUX_FRAGMENT = 65535,         /* payload of one frame: what a peer must take before a control frame gets through */
+    MUX_CHUNK = 64 * 1024,        /* payload bytes of one stream event */
+    MUX_INLINE_PARSE = 64 * 1024, /* larger messages are parsed on the io pool */
+    MUX_SLAB_PARSE = 2048,        /* smaller ones without an allocation */
+    MUX_SLAB = 32 * 1024,
+    MUX_IO_RUNNING = 8,                   /* IO requests of one connection that are with the pool at a time */
+    MUX_WAITING_BYTES = 4 * 1024 * 1024,  /* of those that wait for that: above, the peer is not read */
+    MUX_PARSE_BUDGET = 256 * 1024 * 1024, /* memory for messages being parsed on the pool, in all */
+    MUX_PARSE_COST = 4,                   /* bytes that parsing takes for one of the text, its text included */
+    MUX_TURN = 256 * 1024,                /* streams may send so much between two large responses */
+    MUX_QUANTUM = 64 * 1024,              /* deficit round robin: what a stream may send in its turn */
+    MUX_HEADERS = 64,
+};
+
+struct mux_job;
+
+typedef struct mux {
+    cp_ws *ws;
+    cp_transport *t;
+    cp_outbox *out;
+    pend_table table;
+    cp_timer deadline;
+    pend_queue streams; /* those that may have something to send */
+    pend_queue large;   /* responses over one frame, waiting for `sending` to end */
+    pend_queue waiting; /* IO requests not yet dispatched */
+    pend *sending;      /* the large response whose message is open on the wire */
+    pend *cancelling;   /* its on_cancel is running */
+    cp_buf parked;      /* whole frames that wait until no message is open */
+    size_t large_bytes; /* of bodies in `large` and `sending` */
+    size_t waiting_bytes;
+    int64_t class_credit[8];
+    int64_t turn;        /* what streams may still send before the next large response */
+    struct mux_job *job; /* the message being parsed on the pool: nothing is read meanwhile, so order holds */
+    uint32_t expand;     /* bytes on the wire for 256 bytes that a stream event was asked for, lately */
+    uint32_t last_event; /* size of the last stream event */
+    uint16_t io_running;
+    bool full;    /* too many bytes are owed to the peer: nothing is read */
+    bool pulling; /* a source is writing into the outbox */
+    bool admitting;
+    bool closing, draining;
+} mux;
+
+struct cp_mux_shared {
+    cp_transport *t;
+    size_t parsing;                      /* bytes of MUX_PARSE_BUDGET in use */
+    struct mux_job *queue, **queue_tail; /* jobs that wait for the budget */
+    cp_buf id, text;                     /* scratch */
+    size_t slab_used;
+    char *slab_last;
+    _Alignas(16) char slab[MUX_SLAB];
+};
+struct cp_mux_shared *mux_shared_of(cp_transport *t);
+
+/* ---- mux_message.c: a message from the peer ---- */
+
+/* The fields of any message; NULL where absent. Of a key that stands twice the last counts, as in JavaScript. */
+typedef struct mux_msg {
+    yyjson_val *root;
+    yyjson_val *type, *id, *method, *path, *body, *headers;
+    yyjson_val *kill, *eof, *bytes;
+    bool more; /* there are other fields too */
+} mux_msg;
+void mux_read_msg(yyjson_val *root, mux_msg *m);
+/* text: the message when doc can be read again from it (doc's memory lasts only for the call), else n 0. Takes doc. */
+void mux_handle(mux *m, yyjson_doc *doc, cp_str text);
+void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n);
+/* The owner is going: the job frees itself when it is done. */
+void mux_job_abandon(mux *m);
+
+/* ---- mux_request.c: requests and what is done to them ---- */
+
+void mux_request(mux *m, const mux_msg *msg, cp_str id, yyjson_doc *doc, cp_str text);
+void mux_cancel(mux *m, cp_str id, bool kill);
+void mux_on_deadline(cp_timer *timer);
+/* Ends a request that has not been answered with this error in its handler's place. false: it stays, because the
+ * handler will answer, cannot be stopped, or has answered. */
+bool mux_give_up(mux *m, pend *p, cp_end why, bool kill, const cp_err *err);
+void mux_lose(mux *m, pend *p); /* ends p without a word: the connection is lost */
+void mux_admit(mux *m);         /* dispatches IO requests that waited */
+
+/* ---- mux_reply.c: what goes to the peer ---- */
+
+extern const cp_reply_ops mux_reply_ops;
+/* One text message with a JSON body that is known to fit a frame. */
+void mux_put_response(mux *m, cp_str id, int status, cp_str body);
+void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg);
+void mux_put_err(mux *m, cp_str id, const cp_err *err);
+void mux_put_hello(mux *m, cp_str id);
+/* Ends p with this result, of which it takes what it owns; p is gone afterwards or, when large, is being sent. */
+void mux_answer(mux *m, pend *p, cp_result *res);
+void mux_answer_error(mux *m, pend *p, const cp_err *err);
+/* The same for a request that never became pending. */
+void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_us, cp_result *res);
+/* Unlinks, counts for /metrics, and frees, unless the handler still holds the reply (orphan): then that frees it. */
+void mux_end(mux *m, pend *p, int status, bool orphan);
+/* Writable: sends what may be sent now. */
+void mux_pull(mux *m);
+size_t mux_held(const mux *m); /* bytes owed to the peer, outbox included */
+void mux_check_full(mux *m);   /* pauses and resumes the reading */
+
+/* ---- mux_stream.c: pulled streams ---- */
+
+void mux_start_stream(mux *m, pend *p, cp_source *src);
+bool mux_pull_stream(mux *m); /* one step of the stream whose turn it is; false: none is ready */
+void mux_close_source(mux *m, pend *p, cp_end why, bool kill); /* the caller answers */
+void mux_window(mux *m, cp_str id, yyjson_val *bytes);
+void mux_wake_stream(mux *m, pend *p);

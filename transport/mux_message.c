@@ -1,0 +1,251 @@
+/* A message from the peer: parsed on the loop when small, on the io pool when large, then told apart by its type. */
+#include "transport/mux.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- fields ---- */
+
+static bool is(yyjson_val *key, const char *name, size_t n) {
+    return yyjson_get_len(key) == n && memcmp(yyjson_get_str(key), name, n) == 0;
+}
+
+void mux_read_msg(yyjson_val *root, mux_msg *m) {
+    *m = (mux_msg){.root = root};
+    size_t i, n;
+    yyjson_val *key, *val;
+#define FIELD(f)                                                                                                       \
+    if (is(key, #f, sizeof #f - 1)) {                                                                                  \
+        m->f = val;                                                                                                    \
+        continue;                                                                                                      \
+    }
+    yyjson_obj_foreach(root, i, n, key, val) {
+        FIELD(type)
+        FIELD(id) FIELD(method) FIELD(path) FIELD(body) FIELD(headers) FIELD(kill) FIELD(eof) FIELD(bytes)
+            m->more = true;
+    }
+#undef FIELD
+}
+
+/* The id as JSON text in a form that is the same for equal ids ("\u0061" and "a"), empty when absent; borrowed from the
+ * scratch buffer until the next message. */
+static cp_str id_text(mux *m, yyjson_val *id) {
+    cp_buf *b = &mux_shared_of(m->t)->id;
+    cp_buf_reset(b, 4096);
+    cp_jw w = cp_jw_on(b);
+    if (yyjson_is_str(id)) cp_jw_str(&w, (cp_str){yyjson_get_str(id), yyjson_get_len(id)});
+    else if (id) cp_jw_val(&w, id);
+    return cp_buf_str(b);
+}
+
+/* ---- by type ---- */
+
+static void invalid(mux *m) {
+    mux_put_error(m, (cp_str){0}, "INVALID_REQUEST", 400, "Message must be a valid WSRequest");
+}
+
+static int stdin_text(mux *m, const mux_msg *msg, cp_str *data, cp_err *err) {
+    static const char *const words[] = {"utf-8", "text", "utf8", "base64", NULL};
+    int encoding = 0;
+    if (cp_json_str(msg->root, "data", !yyjson_is_true(msg->eof), data, err) < 0) return -1;
+    if (cp_json_enum(msg->root, "encoding", words, &encoding, err) < 0) return -1;
+    if (encoding != 3) return 0;
+    cp_buf *b = &mux_shared_of(m->t)->text;
+    cp_buf_reset(b, 64 * 1024);
+    if (cp_base64_decode(b, *data) < 0) return cp_fail_field(err, "data", "data is not base64");
+    *data = cp_buf_str(b);
+    return 0;
+}
+
+static int feed_stdin(mux *m, const mux_msg *msg, cp_str id, cp_err *err) {
+    bool eof = false;
+    cp_str data = CP_STR("");
+    if (cp_json_bool(msg->root, "eof", &eof, err) < 0 || stdin_text(m, msg, &data, err) < 0) return -1;
+    pend *p = pend_find(&m->table, id);
+    if (!p) return cp_fail(err, CP_E_NOT_FOUND, "No request with this id is in flight");
+    if (p->state == PEND_STREAMING && p->src->ops->on_stdin) return p->src->ops->on_stdin(p->src, data, eof, err);
+    if (p->state == PEND_RUNNING && p->reply.on_stdin) return p->reply.on_stdin(&p->reply, data, eof, err);
+    return cp_fail(err, CP_E_NOT_SUPPORTED, "This request takes no input");
+}
+
+static void on_stdin(mux *m, const mux_msg *msg, cp_str id) {
+    cp_err err = {0};
+    if (feed_stdin(m, msg, id, &err) < 0) mux_put_err(m, id, &err);
+}
+
+/* cancel, stdin and window must name a request. */
+static bool names_request(const mux_msg *msg) { return yyjson_is_str(msg->id) || yyjson_is_num(msg->id); }
+
+static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str text) {
+    cp_autodoc yyjson_doc *doc = doc_taken;
+    cp_str id = id_text(m, msg->id);
+    if (id.n > (size_t)m->t->config->max_request_id) {
+        char why[80];
+        snprintf(why, sizeof why, "id is longer than %lld bytes", (long long)m->t->config->max_request_id);
+        mux_put_error(m, (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
+    } else if (yyjson_equals_str(msg->type, "request")) {
+        mux_request(m, msg, id, cp_take(doc), text);
+    } else if (yyjson_equals_str(msg->type, "hello")) {
+        mux_put_hello(m, id);
+    } else if (!names_request(msg)) {
+        invalid(m);
+    } else if (yyjson_equals_str(msg->type, "cancel")) {
+        mux_cancel(m, id, yyjson_is_true(msg->kill));
+    } else if (yyjson_equals_str(msg->type, "stdin")) {
+        on_stdin(m, msg, id);
+    } else if (yyjson_equals_str(msg->type, "window")) {
+        mux_window(m, id, msg->bytes);
+    } else {
+        invalid(m);
+    }
+}
+
+void mux_handle(mux *m, yyjson_doc *doc, cp_str text) {
+    mux_msg msg;
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    if (yyjson_is_obj(root)) {
+        mux_read_msg(root, &msg);
+        by_type(m, &msg, doc, text);
+    } else {
+        yyjson_doc_free(doc);
+        invalid(m);
+    }
+    mux_check_full(m);
+}
+
+static void not_parsed(mux *m, const cp_err *err) {
+    if (err->code == CP_E_PARSE_ERROR) mux_put_error(m, (cp_str){0}, "PARSE_ERROR", 400, "Invalid JSON message");
+    else mux_put_err(m, (cp_str){0}, err);
+    mux_check_full(m);
+}
+
+/* ---- small messages: memory from a slab that is good until the next ---- */
+
+static void *slab_malloc(void *ctx, size_t n) {
+    struct cp_mux_shared *s = ctx;
+    size_t at = (s->slab_used + 15) & ~(size_t)15;
+    if (n > MUX_SLAB || at > MUX_SLAB - n) return NULL;
+    s->slab_used = at + n;
+    s->slab_last = s->slab + at;
+    return s->slab_last;
+}
+
+static void *slab_realloc(void *ctx, void *p, size_t old, size_t n) {
+    struct cp_mux_shared *s = ctx;
+    if (p == s->slab_last) {
+        size_t at = (size_t)(s->slab_last - s->slab);
+        if (n > MUX_SLAB - at) return NULL;
+        s->slab_used = at + n;
+        return p;
+    }
+    void *q = slab_malloc(ctx, n);
+    if (q) memcpy(q, p, old < n ? old : n);
+    return q;
+}
+
+static void slab_free(void *ctx, void *p) { (void)ctx, (void)p; }
+
+/* *again: the document lives in the slab, so what outlasts the call must be parsed once more. */
+static yyjson_doc *parse_small(mux *m, cp_str text, bool *again, cp_err *err) {
+    struct cp_mux_shared *s = mux_shared_of(m->t);
+    *again = text.n <= MUX_SLAB_PARSE;
+    if (!*again) return cp_json_parse(text, err);
+    yyjson_alc alc = {slab_malloc, slab_realloc, slab_free, s};
+    s->slab_used = 0;
+    s->slab_last = NULL;
+    yyjson_doc *doc = cp_json_parse_with(text, &alc, err);
+    if (doc || err->code != CP_E_INTERNAL_ERROR) return doc;
+    *again = false;
+    return cp_json_parse(text, err);
+}
+
+/* ---- large messages: on the pool ---- */
+
+typedef struct mux_job {
+    cp_work work;
+    struct mux_job *next;
+    struct cp_mux_shared *shared;
+    mux *m; /* NULL: the connection has gone */
+    cp_buf text;
+    yyjson_doc *doc;
+    cp_err err;
+    size_t cost;
+} mux_job;
+
+static void job_run(cp_work *w) {
+    mux_job *j = CP_CONTAINER(w, mux_job, work);
+    j->doc = cp_json_parse(cp_buf_str(&j->text), &j->err);
+    cp_buf_free(&j->text);
+}
+
+static void job_free(mux_job *j) {
+    cp_buf_free(&j->text);
+    yyjson_doc_free(j->doc);
+    free(j);
+}
+
+static void job_done(cp_work *w);
+
+static void start_jobs(struct cp_mux_shared *s) {
+    for (mux_job *j; (j = s->queue) && (!s->parsing || s->parsing + j->cost <= MUX_PARSE_BUDGET);) {
+        s->queue = j->next;
+        if (!s->queue) s->queue_tail = &s->queue;
+        s->parsing += j->cost;
+        cp_workers_submit(s->t->workers, &j->work, job_run, job_done);
+    }
+}
+
+static void job_done(cp_work *w) {
+    mux_job *j = CP_CONTAINER(w, mux_job, work);
+    mux *m = j->m;
+    j->shared->parsing -= j->cost;
+    start_jobs(j->shared);
+    if (m) {
+        m->job = NULL;
+        if (j->doc) mux_handle(m, cp_take(j->doc), (cp_str){0});
+        else not_parsed(m, &j->err);
+    }
+    job_free(j);
+}
+
+static void parse_large(mux *m) {
+    struct cp_mux_shared *s = mux_shared_of(m->t);
+    mux_job *j = cp_new(mux_job);
+    j->shared = s;
+    j->m = m;
+    cp_ws_take(m->ws, &j->text);
+    j->cost = j->text.n * MUX_PARSE_COST;
+    m->job = j;
+    *s->queue_tail = j;
+    s->queue_tail = &j->next;
+    start_jobs(s);
+    mux_check_full(m);
+}
+
+void mux_job_abandon(mux *m) {
+    mux_job *j = m->job;
+    if (!j) return;
+    m->job = NULL;
+    j->m = NULL;
+    mux_job **at = &j->shared->queue;
+    while (*at && *at != j) at = &(*at)->next;
+    if (!*at) return; /* it runs, and frees itself when done */
+    *at = j->next;
+    if (!*at) j->shared->queue_tail = at;
+    job_free(j);
+}
+
+void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n) {
+    (void)binary; /* the SDK sends text, others binary: both are JSON */
+    mux *m = cp_ws_data(ws);
+    cp_str text = {p, n};
+    cp_err err = {0};
+    bool again;
+    if (n > MUX_INLINE_PARSE) {
+        parse_large(m);
+        return;
+    }
+    yyjson_doc *doc = parse_small(m, text, &again, &err);
+    if (doc) mux_handle(m, doc, again ? text : (cp_str){0});
+    else not_parsed(m, &err);
+}

@@ -1,0 +1,292 @@
+/* What goes to the peer.
+ *
+ * Small messages are written straight into the outbox, one frame each. A large response is one message of many frames
+ * (RFC 6455 section 5.4 forbids another data message in between): while it is open (`sending`), small messages collect
+ * in `parked` and follow it. A source that is being pulled writes into the outbox too, and has the same right. */
+#include "transport/mux.h"
+
+#include "base/clock.h"
+#include "base/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+size_t mux_held(const mux *m) { return cp_outbox_queued(m->out) + m->parked.n + m->large_bytes; }
+
+void mux_check_full(mux *m) {
+    size_t held = mux_held(m);
+    if (!m->full) m->full = held > CP_OUTBOX_HIGH || m->waiting_bytes > MUX_WAITING_BYTES;
+    else m->full = held > CP_OUTBOX_HIGH / 2 || m->waiting_bytes > MUX_WAITING_BYTES / 2;
+    cp_ws_pause(m->ws, m->full || m->job);
+    if (m->waiting.mask) mux_admit(m);
+}
+
+/* ---- small messages ---- */
+
+static bool holds_back(const mux *m) { return m->sending || m->pulling; }
+
+/* Room for a frame with n bytes of payload, its head written. */
+static cp_buf *begin(mux *m, size_t n) {
+    cp_buf *b = &m->parked;
+    if (holds_back(m)) cp_buf_reserve(b, n + CP_FRAME_HEAD_MAX);
+    else b = cp_outbox_tail(m->out, n + CP_FRAME_HEAD_MAX);
+    b->n += cp_frame_head(b->p + b->n, CP_OP_TEXT, true, n, NULL);
+    return b;
+}
+
+static void end(mux *m) {
+    if (!holds_back(m)) cp_outbox_commit(m->out);
+}
+
+static void flush_parked(mux *m) {
+    if (m->parked.n && !holds_back(m)) cp_outbox_add_buf(m->out, &m->parked);
+}
+
+static void put_text(mux *m, const cp_buf *json) {
+    cp_buf_add(begin(m, json->n), json->p, json->n);
+    end(m);
+}
+
+static inline char *put(char *o, cp_str s) {
+    if (s.n) memcpy(o, s.p, s.n);
+    return o + s.n;
+}
+
+#define OPEN   CP_STR("{\"type\":\"response\"")
+#define ID     CP_STR(",\"id\":")
+#define STATUS CP_STR(",\"status\":")
+#define BODY   CP_STR(",\"body\":")
+#define DONE   CP_STR(",\"done\":true}")
+
+static size_t prefix_size(cp_str id, cp_str body) {
+    return OPEN.n + (id.n ? ID.n + id.n : 0) + STATUS.n + 3 + (body.n ? BODY.n : 0);
+}
+
+static char *put_prefix(char *o, cp_str id, int status, cp_str body) {
+    o = put(o, OPEN);
+    if (id.n) o = put(put(o, ID), id);
+    o = put(o, STATUS);
+    *o++ = (char)('0' + status / 100 % 10);
+    *o++ = (char)('0' + status / 10 % 10);
+    *o++ = (char)('0' + status % 10);
+    return body.n ? put(o, BODY) : o;
+}
+
+void mux_put_response(mux *m, cp_str id, int status, cp_str body) {
+    cp_buf *b = begin(m, prefix_size(id, body) + body.n + DONE.n);
+    char *o = put_prefix(b->p + b->n, id, status, body);
+    o = put(put(o, body), DONE);
+    b->n = (size_t)(o - b->p);
+    end(m);
+}
+
+void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg) {
+    cp_autobuf cp_buf b = {0};
+    cp_jw w = cp_jw_on(&b);
+    cp_jw_obj(&w);
+    cp_jw_kz(&w, "type", "error");
+    if (id.n) {
+        cp_jw_key(&w, "id");
+        cp_jw_raw(&w, id);
+    }
+    cp_jw_kz(&w, "code", code);
+    cp_jw_kz(&w, "message", msg);
+    cp_jw_ki64(&w, "status", status);
+    cp_jw_end_obj(&w);
+    put_text(m, &b);
+}
+
+void mux_put_err(mux *m, cp_str id, const cp_err *err) {
+    mux_put_error(m, id, cp_code_name(err->code), cp_code_http(err->code), err->msg);
+}
+
+void mux_put_hello(mux *m, cp_str id) {
+    const cp_config *c = m->t->config;
+    cp_autobuf cp_buf b = {0};
+    cp_jw w = cp_jw_on(&b);
+    cp_jw_obj(&w);
+    cp_jw_kz(&w, "type", "hello");
+    if (id.n) {
+        cp_jw_key(&w, "id");
+        cp_jw_raw(&w, id);
+    }
+    cp_jw_kz(&w, "version", CONFLUX_VERSION);
+    cp_jw_key(&w, "pingSeconds");
+    cp_jw_f64(&w, (double)c->ping_interval / 1000);
+    cp_jw_key(&w, "limits");
+    cp_jw_obj(&w);
+    cp_jw_ki64(&w, "maxMessageBytes", c->max_message);
+    cp_jw_ki64(&w, "maxPending", c->max_pending);
+    cp_jw_ki64(&w, "maxRequestIdBytes", c->max_request_id);
+    cp_jw_ki64(&w, "maxEventBytes", MUX_CHUNK);
+    cp_jw_end_obj(&w);
+    cp_jw_end_obj(&w);
+    put_text(m, &b);
+}
+
+/* ---- the end of a request ---- */
+
+void mux_end(mux *m, pend *p, int status, bool orphan) {
+    cp_match match = {.route = p->route, .index = p->index};
+    uint64_t now = cp_now_us();
+    cp_router_count(m->t->router, &match, status, now > p->started_us ? now - p->started_us : 0);
+    cp_metric_add(CP_M_PENDING, -1);
+    if (m->cancelling == p) m->cancelling = NULL;
+    if (m->sending == p) m->sending = NULL;
+    if (p->io) m->io_running--;
+    if (p->state == PEND_WAITING) {
+        pend_drop(&m->waiting, p);
+        m->waiting_bytes -= p->size;
+        yyjson_doc_free(p->doc);
+    } else if (p->state == PEND_SENDING) {
+        pend_drop(&m->large, p);
+        m->large_bytes -= p->body->buf.n - p->size;
+        cp_outbox_body_release(p->body);
+    }
+    pend_unlink(&m->table, p);
+    p->m = NULL;
+    if (!orphan) free(p);
+}
+
+static cp_str json_body(const cp_result *res) {
+    bool json = !res->type || cp_str_starts(cp_str_of(res->type), CP_STR("application/json"));
+    return json ? cp_buf_str(&res->body) : (cp_str){0};
+}
+
+static bool is_large(cp_str id, cp_str body) {
+    return body.n && prefix_size(id, body) + body.n + DONE.n > MUX_FRAGMENT;
+}
+
+static void start_large(mux *m, pend *p, cp_result *res) {
+    m->large_bytes += res->body.n;
+    p->body = cp_outbox_body_new(&res->body);
+    p->size = 0;
+    p->state = PEND_SENDING;
+    p->status = (uint16_t)res->status;
+    p->reply.on_cancel = NULL;
+    pend_clear_deadline(&m->table, p);
+    pend_push(&m->large, p);
+    cp_outbox_wake(m->out);
+}
+
+/* A body in a file cannot travel in JSON; the routes that give one are HTTP only. */
+static void refuse_file(cp_result *res) {
+    cp_err err;
+    if (res->file_fd <= 0) return;
+    cp_result_free(res);
+    cp_fail(&err, CP_E_NOT_SUPPORTED, "This endpoint is served over HTTP only");
+    cp_error_result(res, &err, NULL, (cp_str){0});
+}
+
+void mux_answer(mux *m, pend *p, cp_result *res) {
+    refuse_file(res);
+    if (p->io) m->io_running--;
+    p->io = false;
+    cp_str body = json_body(res);
+    if (is_large(pend_id(p), body)) {
+        start_large(m, p, res);
+    } else {
+        mux_put_response(m, pend_id(p), res->status, body);
+        mux_end(m, p, res->status, false);
+    }
+    cp_result_free(res);
+    mux_check_full(m);
+}
+
+void mux_answer_error(mux *m, pend *p, const cp_err *err) {
+    cp_result res = {0};
+    cp_error_result(&res, err, NULL, (cp_str){0});
+    mux_answer(m, p, &res);
+}
+
+void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_us, cp_result *res) {
+    refuse_file(res);
+    cp_str body = json_body(res);
+    if (is_large(id, body)) {
+        pend *p = pend_add(&m->table, id);
+        p->m = m;
+        p->route = match->route;
+        p->index = match->index;
+        p->started_us = started_us;
+        p->priority = 3;
+        cp_metric_add(CP_M_PENDING, 1);
+        start_large(m, p, res);
+    } else {
+        mux_put_response(m, id, res->status, body);
+        cp_router_count(m->t->router, match, res->status, cp_now_us() - started_us);
+    }
+    cp_result_free(res);
+}
+
+/* ---- the sink ---- */
+
+static void reply_send(cp_reply *r, cp_result *res) {
+    pend *p = CP_CONTAINER(r, pend, reply);
+    mux *m = p->m;
+    if (m && !m->closing) {
+        mux_answer(m, p, res);
+        return;
+    }
+    cp_result_free(res);
+    if (m) mux_end(m, p, 499, false);
+    else free(p);
+}
+
+static void reply_stream(cp_reply *r, cp_source *src) {
+    pend *p = CP_CONTAINER(r, pend, reply);
+    mux *m = p->m;
+    if (m && !m->closing) {
+        mux_start_stream(m, p, src);
+        return;
+    }
+    bool kill = p->kill_on_disconnect;
+    if (m) mux_end(m, p, 499, false);
+    else free(p);
+    src->ops->close(src, CP_END_DISCONNECTED, kill);
+}
+
+const cp_reply_ops mux_reply_ops = {.send = reply_send, .stream = reply_stream};
+
+/* ---- large responses ---- */
+
+/* The next frame of the open message. */
+static void send_fragment(mux *m) {
+    pend *p = m->sending;
+    cp_str whole = cp_buf_str(&p->body->buf);
+    bool first = p->size == 0;
+    size_t prefix = first ? prefix_size(pend_id(p), whole) : 0;
+    size_t left = whole.n - p->size, take = left < MUX_FRAGMENT - prefix ? left : MUX_FRAGMENT - prefix;
+    bool last = take == left && prefix + take + DONE.n <= MUX_FRAGMENT;
+    size_t n = prefix + take + (last ? DONE.n : 0);
+    cp_buf *b = cp_outbox_tail(m->out, CP_FRAME_HEAD_MAX + prefix);
+    b->n += cp_frame_head(b->p + b->n, first ? CP_OP_TEXT : CP_OP_CONT, last, n, NULL);
+    if (first) b->n = (size_t)(put_prefix(b->p + b->n, pend_id(p), p->status, whole) - b->p);
+    cp_outbox_commit(m->out);
+    cp_outbox_add_piece(m->out, p->body, p->size, take);
+    p->size += take;
+    p->bytes += n;
+    m->large_bytes -= take;
+    if (!last) return;
+    cp_outbox_add(m->out, DONE.p, DONE.n);
+    m->turn = MUX_TURN;
+    mux_end(m, p, p->status, false);
+}
+
+/* Large responses and streams take turns, so that neither starves. */
+static bool large_turn(const mux *m) { return m->large.mask && (m->turn <= 0 || !m->streams.mask); }
+
+void mux_pull(mux *m) {
+    while (cp_outbox_has_room(m->out)) {
+        flush_parked(m);
+        if (m->sending) {
+            send_fragment(m);
+        } else if (large_turn(m)) {
+            m->sending = pend_top(&m->large);
+            pend_drop(&m->large, m->sending);
+        } else if (!mux_pull_stream(m)) {
+            break;
+        }
+    }
+    flush_parked(m);
+    mux_check_full(m);
+}

@@ -1,0 +1,277 @@
+/* Requests on their way to the router, and what ends them before their handler does.
+ *
+ * Requests that never block are served at once and never become pending. Those for the io pool are dispatched a few at
+ * a time, and none while the peer owes us reading: a client that asks for ten thousand files and reads nothing costs
+ * ten thousand small messages, not their replies. */
+#include "transport/mux.h"
+
+#include "base/clock.h"
+#include "base/metrics.h"
+
+#include <stdlib.h>
+
+typedef struct incoming {
+    cp_request req;
+    cp_match match;
+    cp_err body_err;
+    cp_header headers[MUX_HEADERS];
+    int64_t window;
+} incoming;
+
+/* ---- from a message to a request ---- */
+
+static cp_str str_of(yyjson_val *v) { return (cp_str){yyjson_get_str(v), yyjson_get_len(v)}; }
+
+/* The reference builds a Request of it, for which "get" is GET and none is GET. */
+static cp_method method_of(yyjson_val *v) {
+    char upper[8];
+    size_t n = yyjson_get_len(v);
+    if (!v) return CP_GET;
+    if (!yyjson_is_str(v) || n > sizeof upper) return CP_METHOD_UNKNOWN;
+    const char *name = yyjson_get_str(v);
+    for (size_t i = 0; i < n; i++) upper[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 'a' + 'A' : name[i]);
+    return cp_method_of((cp_str){upper, n});
+}
+
+static int read_headers(const mux_msg *msg, incoming *in, cp_err *err) {
+    size_t i, n;
+    yyjson_val *key, *val;
+    if (!msg->headers || yyjson_is_null(msg->headers)) return 0;
+    if (!yyjson_is_obj(msg->headers)) return cp_fail_field(err, "headers", "headers must be an object");
+    if (yyjson_obj_size(msg->headers) > MUX_HEADERS)
+        return cp_fail(err, CP_E_HEADERS_TOO_LARGE, "More than %d headers", MUX_HEADERS);
+    yyjson_obj_foreach(msg->headers, i, n, key, val) if (yyjson_is_str(val)) in->headers[in->req.nheaders++] =
+        (cp_header){str_of(key), str_of(val)};
+    in->req.headers = in->headers;
+    in->req.trace_id = cp_request_header(&in->req, "X-Trace-Id");
+    return 0;
+}
+
+static int read_options(const mux_msg *msg, incoming *in, cp_err *err) {
+    static const char *const words[] = {"continue", "kill", NULL};
+    int64_t priority = 3, deadline = 0;
+    int on_disconnect = 0;
+    in->req.priority = 3;
+    if (!msg->more) return 0;
+    if (cp_json_int(msg->root, "priority", 0, 7, &priority, err) < 0 ||
+        cp_json_int(msg->root, "deadlineMs", 0, INT32_MAX, &deadline, err) < 0 ||
+        cp_json_int(msg->root, "window", 1, INT64_C(1) << 53, &in->window, err) < 0 ||
+        cp_json_enum(msg->root, "onDisconnect", words, &on_disconnect, err) < 0)
+        return -1;
+    in->req.priority = (uint8_t)priority;
+    in->req.deadline_ms = (uint64_t)deadline;
+    in->req.kill_on_disconnect = on_disconnect == 1;
+    return 0;
+}
+
+static void read_path(yyjson_val *path, cp_request *req) {
+    cp_str all = str_of(path);
+    const char *hash = memchr(all.p, '#', all.n);
+    if (hash) all.n = (size_t)(hash - all.p);
+    const char *mark = memchr(all.p, '?', all.n);
+    req->path = (cp_str){all.p, mark ? (size_t)(mark - all.p) : all.n};
+    if (mark) req->query = (cp_str){mark + 1, all.n - req->path.n - 1};
+}
+
+/* A body is used for POST and PUT only (protocol page, section 4). */
+static void read_body(const mux_msg *msg, incoming *in) {
+    if (in->req.method != CP_POST && in->req.method != CP_PUT) return;
+    in->req.body = msg->body;
+    if (msg->body) return;
+    cp_fail(&in->body_err, CP_E_PARSE_ERROR, "Unexpected end of JSON input");
+    in->req.body_err = &in->body_err;
+}
+
+/* path and method have been looked at. Fills all but headers beyond nheaders. */
+static int read_request(mux *m, const mux_msg *msg, cp_method method, incoming *in, cp_err *err) {
+    in->req = (cp_request){.method = method, .mux = true};
+    in->window = 0;
+    read_path(msg->path, &in->req);
+    read_body(msg, in);
+    in->match = cp_router_match(m->t->router, method, in->req.path);
+    in->req.trace = atomic_fetch_add_explicit(&m->t->next_trace, 1, memory_order_relaxed) + 1;
+    if (read_options(msg, in, err) < 0) return -1;
+    return read_headers(msg, in, err);
+}
+
+/* ---- dispatch ---- */
+
+static pend *new_pending(mux *m, cp_str id, const incoming *in, uint64_t started_us) {
+    pend *p = pend_add(&m->table, id);
+    p->m = m;
+    p->reply.ops = &mux_reply_ops;
+    p->state = PEND_RUNNING;
+    p->route = in->match.route;
+    p->index = in->match.index;
+    p->started_us = started_us;
+    p->priority = in->req.priority;
+    p->kill_on_disconnect = in->req.kill_on_disconnect;
+    p->window = p->credit = in->window;
+    cp_metric_add(CP_M_PENDING, 1);
+    if (in->req.deadline_ms) {
+        uint64_t at = cp_loop_now(m->t->loop) + in->req.deadline_ms;
+        pend_set_deadline(&m->table, p, at);
+        if (!cp_timer_active(&m->deadline) || m->deadline.at > at)
+            cp_timer_start(m->t->loop, &m->deadline, in->req.deadline_ms, mux_on_deadline);
+    }
+    return p;
+}
+
+/* doc is kept, so it must not be the slab's. */
+static void enqueue_io(mux *m, pend *p, yyjson_doc *doc, size_t size) {
+    p->state = PEND_WAITING;
+    p->doc = doc;
+    p->size = size;
+    m->waiting_bytes += size;
+    pend_push(&m->waiting, p);
+    mux_admit(m);
+}
+
+static void dispatch_waiting(mux *m, pend *p) {
+    incoming in;
+    mux_msg msg;
+    cp_err err = {0};
+    pend_drop(&m->waiting, p);
+    m->waiting_bytes -= p->size;
+    yyjson_doc *doc = cp_take(p->doc);
+    p->size = 0;
+    p->state = PEND_RUNNING;
+    p->io = true;
+    m->io_running++;
+    mux_read_msg(yyjson_doc_get_root(doc), &msg);
+    if (read_request(m, &msg, method_of(msg.method), &in, &err) == 0) {
+        cp_router_dispatch(m->t->router, &in.match, &in.req, doc, &p->reply);
+    } else { /* it was fine the first time */
+        yyjson_doc_free(doc);
+        mux_answer_error(m, p, &err);
+    }
+}
+
+void mux_admit(mux *m) {
+    if (m->admitting) return;
+    m->admitting = true;
+    for (pend *p; m->io_running < MUX_IO_RUNNING && mux_held(m) <= CP_OUTBOX_HIGH && (p = pend_top(&m->waiting));)
+        dispatch_waiting(m, p);
+    m->admitting = false;
+}
+
+static void serve_now(mux *m, cp_str id, incoming *in, uint64_t started_us) {
+    cp_result res = {0};
+    cp_router_call(m->t->router, &in->match, &in->req, &res);
+    mux_answer_now(m, id, &in->match, started_us, &res);
+}
+
+/* False: refused, and the peer told. */
+static bool may_start(mux *m, const mux_msg *msg, cp_method method, cp_str id) {
+    cp_err err;
+    if (!yyjson_is_str(msg->path) || !cp_str_starts(str_of(msg->path), CP_STR("/")))
+        cp_fail(&err, CP_E_INTERNAL_ERROR, "path must be a string that begins with /");
+    else if (method == CP_HEAD) cp_fail(&err, CP_E_INTERNAL_ERROR, "HEAD is served over HTTP only");
+    else if (pend_find(&m->table, id))
+        cp_fail(&err, CP_E_DUPLICATE_REQUEST_ID, "A request with this id is in flight on this connection");
+    else if (m->table.count >= (uint64_t)m->t->config->max_pending)
+        cp_fail(&err, CP_E_LIMIT_EXCEEDED, "More than %lld requests in flight on this connection",
+                (long long)m->t->config->max_pending);
+    else return true;
+    mux_put_err(m, id, &err);
+    return false;
+}
+
+void mux_request(mux *m, const mux_msg *msg, cp_str id, yyjson_doc *doc_taken, cp_str text) {
+    cp_autodoc yyjson_doc *doc = doc_taken;
+    incoming in;
+    cp_err err = {0};
+    uint64_t now = cp_now_us();
+    cp_method method = method_of(msg->method);
+    if (!may_start(m, msg, method, id)) return;
+    if (read_request(m, msg, method, &in, &err) < 0) {
+        cp_result res = {0};
+        cp_error_result(&res, &err, NULL, (cp_str){0});
+        mux_answer_now(m, id, &in.match, now, &res);
+        return;
+    }
+    const cp_route *route = in.match.route;
+    if (!route || (route->flags & (CP_R_INLINE | CP_R_HTTP_ONLY | CP_R_RAW_BODY))) {
+        serve_now(m, id, &in, now);
+    } else if (route->flags & CP_R_IO) {
+        yyjson_doc *kept = text.n ? cp_json_parse(text, &err) : cp_take(doc);
+        if (!kept) mux_put_err(m, id, &err);
+        else enqueue_io(m, new_pending(m, id, &in, now), kept, text.n ? text.n : yyjson_doc_get_read_size(kept));
+    } else {
+        cp_router_dispatch(m->t->router, &in.match, &in.req, cp_take(doc), &new_pending(m, id, &in, now)->reply);
+    }
+}
+
+/* ---- endings that are not the handler's ---- */
+
+static bool give_up_running(mux *m, pend *p, cp_end why, bool kill, const cp_err *err) {
+    bool (*fn)(cp_reply *, cp_end, bool) = p->reply.on_cancel;
+    if (!fn) { /* it cannot be told, and will answer into the void */
+        if (why != CP_END_DEADLINE) return false;
+        cp_result res = {0};
+        cp_error_result(&res, err, NULL, (cp_str){0});
+        mux_put_response(m, pend_id(p), res.status, cp_buf_str(&res.body));
+        mux_end(m, p, res.status, true);
+        cp_result_free(&res);
+        return true;
+    }
+    p->reply.on_cancel = NULL;
+    m->cancelling = p;
+    bool waits = fn(&p->reply, why, kill);
+    if (m->cancelling != p) return true; /* it has answered meanwhile */
+    m->cancelling = NULL;
+    if (waits && why == CP_END_CANCELLED) return false;
+    mux_answer_error(m, p, err);
+    return true;
+}
+
+bool mux_give_up(mux *m, pend *p, cp_end why, bool kill, const cp_err *err) {
+    switch ((pend_state)p->state) {
+    case PEND_RUNNING: return give_up_running(m, p, why, kill, err);
+    case PEND_STREAMING: mux_close_source(m, p, why, kill); break;
+    case PEND_WAITING: break;
+    case PEND_SENDING: return false;
+    }
+    mux_answer_error(m, p, err);
+    return true;
+}
+
+void mux_cancel(mux *m, cp_str id, bool kill) {
+    cp_err err;
+    pend *p = pend_find(&m->table, id);
+    if (!p) return;
+    cp_fail(&err, CP_E_CANCELLED, "The request was cancelled");
+    if (p->state == PEND_STREAMING && !kill) { /* the SDK expects a stream's ordinary end */
+        mux_close_source(m, p, CP_END_CANCELLED, false);
+        mux_put_response(m, id, 200, (cp_str){0});
+        mux_end(m, p, 200, false);
+    } else {
+        mux_give_up(m, p, CP_END_CANCELLED, kill, &err);
+    }
+}
+
+void mux_on_deadline(cp_timer *timer) {
+    enum { COARSE_MS = 5 }; /* each run walks all deadlines of the connection */
+    mux *m = CP_CONTAINER(timer, mux, deadline);
+    uint64_t now = cp_loop_now(m->t->loop), next;
+    cp_err err;
+    cp_fail(&err, CP_E_DEADLINE_EXCEEDED, "The deadline of the request has passed");
+    for (pend *p; (p = pend_expired(&m->table, now, &next));)
+        if (!mux_give_up(m, p, CP_END_DEADLINE, false, &err)) pend_clear_deadline(&m->table, p);
+    if (next) cp_timer_start(m->t->loop, timer, next - now < COARSE_MS ? COARSE_MS : next - now, mux_on_deadline);
+    mux_check_full(m);
+}
+
+void mux_lose(mux *m, pend *p) {
+    bool orphan = false;
+    if (p->state == PEND_STREAMING) {
+        mux_close_source(m, p, CP_END_DISCONNECTED, p->kill_on_disconnect);
+    } else if (p->state == PEND_RUNNING && p->reply.on_cancel) {
+        m->cancelling = p;
+        p->reply.on_cancel(&p->reply, CP_END_DISCONNECTED, p->kill_on_disconnect);
+        if (m->cancelling != p) return;
+    } else {
+        orphan = p->state == PEND_RUNNING;
+    }
+    mux_end(m, p, 499, orphan);
+}
