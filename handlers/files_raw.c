@@ -1,0 +1,246 @@
+/* GET and PUT /api/files/raw: bytes as they are, in constant memory. */
+#include "handlers/files_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/sha.h"
+#include "services/mime.h"
+
+#define GET_OP "file.rawRead"
+#define PUT_OP "file.rawWrite"
+
+enum { PIECE = 256 * 1024 };
+
+/* ---- conditions (RFC 9110 section 13.1) ---- */
+
+/* Is etag in the list? "*" is. `weak` compares without the W/ mark; without, weak tags match nothing. */
+static bool etag_listed(cp_str list, const char *etag, bool weak) {
+    while (list.n) {
+        const char *comma = memchr(list.p, ',', list.n); /* ours hold none */
+        cp_str tag = {list.p, comma ? (size_t)(comma - list.p) : list.n};
+        list.p += tag.n + (comma != NULL);
+        list.n -= tag.n + (comma != NULL);
+        tag = cp_str_trim(tag);
+        if (weak && cp_str_starts(tag, CP_STR("W/"))) tag.p += 2, tag.n -= 2;
+        if (cp_str_is(tag, "*") || cp_str_is(tag, etag)) return true;
+    }
+    return false;
+}
+
+typedef enum { RANGE_NONE, RANGE_ONE, RANGE_BAD } range_kind;
+
+/* One range of bytes (RFC 9110 section 14.1.2). Malformed, of another unit or several: the whole, as the standard
+ * allows. */
+static range_kind parse_range(cp_str h, uint64_t size, uint64_t *from, uint64_t *len) {
+    uint64_t a = 0, b = 0;
+    if (h.n < 6 || strncasecmp(h.p, "bytes=", 6) != 0) return RANGE_NONE;
+    h = cp_str_trim((cp_str){h.p + 6, h.n - 6});
+    const char *dash = h.n ? memchr(h.p, '-', h.n) : NULL;
+    if (!dash || memchr(h.p, ',', h.n)) return RANGE_NONE;
+    cp_str first = {h.p, (size_t)(dash - h.p)}, last = {dash + 1, h.n - first.n - 1};
+    if ((first.n && !cp_str_u64(first, UINT64_MAX, &a)) || (last.n && !cp_str_u64(last, UINT64_MAX, &b)))
+        return RANGE_NONE;
+    if (!first.n && !last.n) return RANGE_NONE;
+    if (!first.n) { /* the last b bytes */
+        if (!b || !size) return RANGE_BAD;
+        *len = b < size ? b : size;
+        *from = size - *len;
+        return RANGE_ONE;
+    }
+    if (last.n && b < a) return RANGE_NONE;
+    if (a >= size) return RANGE_BAD;
+    *from = a;
+    *len = last.n && b < size ? b - a + 1 : size - a;
+    return RANGE_ONE;
+}
+
+/* ---- GET ---- */
+
+static void put_headers(cp_result *res, const struct stat *st, const char *etag) {
+    char date[40];
+    struct tm tm;
+    gmtime_r(&st->st_mtim.tv_sec, &tm);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    /* The files are the workload's: shown by a browser, their scripts must not run as pages of this server. */
+    cp_buf_addf(&res->headers,
+                "ETag: %s\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n"
+                "Content-Security-Policy: sandbox\r\n",
+                etag, date);
+}
+
+static int unsatisfiable(cp_result *res, uint64_t size) {
+    cp_err err;
+    cp_fail(&err, CP_E_RANGE_NOT_SATISFIABLE, "The range begins behind the end of the file (%llu bytes)",
+            (unsigned long long)size);
+    cp_error_result(res, &err, GET_OP, (cp_str){0});
+    cp_buf_addf(&res->headers, "Content-Range: bytes */%llu\r\n", (unsigned long long)size);
+    return 0;
+}
+
+static const char *type_of(cp_str path, int fd) {
+    char head[4096];
+    cp_str name = cp_path_base(path);
+    const char *type = cp_mime_by_name(name);
+    if (type) return type;
+    ssize_t n = pread(fd, head, sizeof head, 0);
+    return cp_mime_of(name, (cp_str){head, n > 0 ? (size_t)n : 0}, n < (ssize_t)sizeof head);
+}
+
+static int send_file(const cp_request *req, cp_str path, int *fd, const struct stat *st, cp_result *res) {
+    char etag[64];
+    uint64_t size = (uint64_t)st->st_size, from = 0, len = size;
+    cp_file_etag(st, etag);
+    if (etag_listed(cp_request_header(req, "If-None-Match"), etag, true)) {
+        res->status = 304;
+        put_headers(res, st, etag);
+        return 0;
+    }
+    cp_str if_range = cp_request_header(req, "If-Range");
+    bool ranged = !if_range.n || cp_str_is(cp_str_trim(if_range), etag);
+    range_kind kind = ranged ? parse_range(cp_request_header(req, "Range"), size, &from, &len) : RANGE_NONE;
+    if (kind == RANGE_BAD) return unsatisfiable(res, size);
+    res->status = kind == RANGE_ONE ? 206 : 200;
+    res->type = type_of(path, *fd);
+    put_headers(res, st, etag);
+    if (kind == RANGE_ONE)
+        cp_buf_addf(&res->headers, "Content-Range: bytes %llu-%llu/%llu\r\n", (unsigned long long)from,
+                    (unsigned long long)(from + len - 1), (unsigned long long)size);
+    res->file_fd = cp_take_fd(fd);
+    res->file_off = from;
+    res->file_len = len;
+    return 0;
+}
+
+/* Files of /proc have no size that could be announced: their content becomes the body. */
+static int send_content(cp_str path, int fd, cp_result *res) {
+    for (;;) {
+        cp_buf_reserve(&res->body, 65536);
+        ssize_t n = cp_read_full(fd, res->body.p + res->body.n, 65536);
+        if (n < 0 || res->body.n > CP_READ_MAX) {
+            cp_err err;
+            cp_result_free(res);
+            cp_fail_sys(&err, CP_E_FILESYSTEM_ERROR, n < 0 ? errno : EFBIG, "read");
+            return cp_files_error(res, &err, GET_OP, path);
+        }
+        if (n == 0) break;
+        res->body.n += (size_t)n;
+    }
+    res->status = 200;
+    res->type = type_of(path, fd);
+    return 0;
+}
+
+int cp_files_raw_get(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    static const char *const known[] = {"path", "sessionId", NULL};
+    cp_autobuf cp_buf text = {0};
+    cp_files_path p;
+    struct stat st;
+    char byte;
+    if (cp_request_only(req, known, err) < 0) return -1;
+    if (cp_files_path_query(ctx, req, GET_OP, &text, &p, res) < 0) return 0;
+    cp_autofd int fd = cp_file_open(&p.where, &st, err);
+    if (fd < 0) return cp_files_error(res, err, GET_OP, p.given);
+    if (st.st_size == 0 && pread(fd, &byte, 1, 0) == 1) return send_content(p.given, fd, res);
+    return send_file(req, p.given, &fd, &st, res);
+}
+
+/* ---- PUT ---- */
+
+typedef struct upload {
+    cp_owner owner;
+    uint64_t parents;
+    cp_sha256 sha;
+    uint64_t size;
+    char digest[2 * CP_SHA256_SIZE + 1];
+} upload;
+
+static int parse_upload(const cp_request *req, upload *u, cp_err *err) {
+    static const char *const known[] = {"path", "mode", "uid", "gid", "parents", "sessionId", NULL};
+    cp_autobuf cp_buf mode = {0};
+    uint64_t uid = 0, gid = 0;
+    u->owner = CP_OWNER_KEEP;
+    if (cp_request_only(req, known, err) < 0) return -1;
+    int has_mode = cp_request_param(req, "mode", &mode, err);
+    if (has_mode < 0 || (has_mode && cp_files_mode_text(cp_buf_str(&mode), &u->owner.mode, err) < 0)) return -1;
+    int has_uid = cp_request_param_u64(req, "uid", UINT32_MAX - 1, &uid, err);
+    if (has_uid < 0) return -1;
+    int has_gid = cp_request_param_u64(req, "gid", UINT32_MAX - 1, &gid, err);
+    if (has_gid < 0) return -1;
+    if (has_uid) u->owner.uid = (int64_t)uid;
+    if (has_gid) u->owner.gid = (int64_t)gid;
+    return cp_request_param_u64(req, "parents", 1, &u->parents, err) < 0 ? -1 : 0;
+}
+
+static int check_conditions(const cp_request *req, const cp_stage *s, cp_err *err) {
+    char etag[64] = "";
+    if (s->exists) cp_file_etag(&s->old, etag);
+    cp_str match = cp_request_header(req, "If-Match"), none = cp_request_header(req, "If-None-Match");
+    if (match.p && (!s->exists || !etag_listed(match, etag, false)))
+        return cp_fail(err, CP_E_PRECONDITION_FAILED, "If-Match: the file is not the one that was named");
+    if (none.p && s->exists && etag_listed(none, etag, true))
+        return cp_fail(err, CP_E_PRECONDITION_FAILED, "If-None-Match: the file is there");
+    return 0;
+}
+
+static int receive(const cp_request *req, upload *u, int fd, cp_err *err) {
+    cp_autofree char *piece = cp_realloc(NULL, PIECE);
+    cp_body_reader *body = req->raw;
+    ssize_t n;
+    cp_sha256_init(&u->sha);
+    while ((n = body->read(body, piece, PIECE)) > 0) {
+        if (cp_write_all(fd, piece, (size_t)n) < 0)
+            return cp_fail_sys(err, errno == ENOSPC || errno == EDQUOT ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, errno,
+                               "write after %llu bytes", (unsigned long long)u->size);
+        cp_sha256_update(&u->sha, piece, (size_t)n);
+        u->size += (uint64_t)n;
+    }
+    if (n < 0 || (body->length >= 0 && u->size != (uint64_t)body->length))
+        return cp_fail(err, CP_E_INVALID_REQUEST, "The body ended early: %llu of %lld bytes",
+                       (unsigned long long)u->size, (long long)body->length);
+    return 0;
+}
+
+static int check_digest(const cp_request *req, upload *u, cp_err *err) {
+    uint8_t digest[CP_SHA256_SIZE];
+    cp_str want = cp_str_trim(cp_request_header(req, "X-Checksum-Sha256"));
+    cp_sha256_final(&u->sha, digest);
+    cp_sha256_hex(digest, u->digest);
+    if (!want.n || cp_str_ieq(want, cp_str_of(u->digest))) return 0;
+    return cp_fail(err, CP_E_CHECKSUM_MISMATCH, "The body's SHA-256 is %s", u->digest);
+}
+
+static int store(const cp_request *req, const cp_where *w, upload *u, cp_result *res, cp_str given, cp_err *err) {
+    cp_autostage cp_stage s = CP_STAGE_EMPTY;
+    struct stat st;
+    char etag[64];
+    if (cp_stage_open(&s, w, u->parents, err) < 0 || check_conditions(req, &s, err) < 0 ||
+        receive(req, u, s.fd, err) < 0 || check_digest(req, u, err) < 0 ||
+        cp_stage_commit(&s, &u->owner, true, &st, err) < 0)
+        return -1;
+    cp_file_etag(&st, etag);
+    cp_jw out = cp_success_begin(res);
+    cp_jw_kstr(&out, "path", given);
+    cp_jw_ku64(&out, "size", u->size);
+    cp_jw_kz(&out, "sha256", u->digest);
+    cp_jw_kz(&out, "etag", etag);
+    cp_jw_kbool(&out, "created", !s.exists);
+    cp_success_end(&out);
+    return 0;
+}
+
+int cp_files_raw_put(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    cp_autobuf cp_buf text = {0};
+    cp_files_path p;
+    upload u = {0};
+    if (!req->raw) return cp_fail(err, CP_E_NOT_SUPPORTED, "A raw body is served over HTTP only");
+    if (parse_upload(req, &u, err) < 0) return -1;
+    if (cp_files_path_query(ctx, req, PUT_OP, &text, &p, res) < 0) return 0;
+    if (store(req, &p.where, &u, res, p.given, err) < 0) return cp_files_error(res, err, PUT_OP, p.given);
+    return 0;
+}
