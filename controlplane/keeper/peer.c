@@ -15,10 +15,13 @@ enum { FLUSH_RETRY_MS = 2 };
 
 static void on_peer(cp_io *io, uint32_t events);
 
+static bool send_record(keeper *k, const cp_wire *m, const int *fds) {
+    return cp_chan_send(&k->chan, m, fds) == 0 || errno == EPIPE || errno == ECONNRESET;
+}
+
 /* Sends to a server that is gone are dropped: its exit starts another, which is told everything anew. */
 void peer_send(keeper *k, const cp_wire *m, const int *fds) {
-    if (!cp_chan_is_open(&k->chan)) return;
-    if (cp_chan_send(&k->chan, m, fds) < 0 && errno != EPIPE && errno != ECONNRESET)
+    if (cp_chan_is_open(&k->chan) && !send_record(k, m, fds))
         cp_log(CP_LOG_ERROR, "keeper.send", "a record for the server is lost", CP_KVZ("errno", cp_errno_name(errno)));
 }
 
@@ -29,7 +32,8 @@ static void watch(keeper *k) {
     (void)cp_io_mod(k->loop, &k->chan_io, in | out);
 }
 
-static void tell_held(keeper *k, child *c) {
+/* false: no descriptor is free for the queue. */
+static bool tell_held(keeper *k, child *c) {
     int fds[3];
     cp_wire m = {.type = CP_WIRE_held};
     m.held = (cp_wire_rec_held){
@@ -40,21 +44,23 @@ static void tell_held(keeper *k, child *c) {
         m.held.hold |= (uint8_t)(1 << i);
         fds[m.nfds++] = c->hold[i];
     }
-    c->told = true;
-    peer_send(k, &m, fds);
+    c->told = send_record(k, &m, fds);
+    return c->told;
 }
 
-static void tell_more(keeper *k) {
+/* false: come again later. */
+static bool tell_more(keeper *k) {
     while (k->telling && !cp_chan_queued(&k->chan)) {
         child *c = k->books.telling;
         if (c) {
+            if (c->key && !c->told && !tell_held(k, c)) return false;
             k->books.telling = TAILQ_NEXT(c, all);
-            if (c->key && !c->told) tell_held(k, c);
         } else {
             k->telling = false;
             peer_send(k, &(cp_wire){.type = CP_WIRE_held_end}, NULL);
         }
     }
+    return true;
 }
 
 static void flush_later(cp_timer *t) {
@@ -73,8 +79,7 @@ static void flush(keeper *k) {
         lost(k); /* seen here, not by reading, when we were not reading */
         return;
     }
-    tell_more(k);
-    if (later) {
+    if (!tell_more(k) || later) {
         cp_timer_start(k->loop, &k->flush_timer, FLUSH_RETRY_MS, flush_later);
         (void)cp_io_mod(k->loop, &k->chan_io, k->paused ? 0 : EPOLLIN);
     } else {

@@ -11,6 +11,10 @@
  *
  * errno is the parent's errno, which is harmless: the parent sleeps, and reads the struct.
  *
+ * One thread spawns, the one that reaps. In a bare loop of these clones, 16 children under way on 2 cores, a second
+ * thread gained 7 to 12 %. It would cost this: each status reaped before its spawn is known would have to be kept for
+ * it, and each start time be read before that.
+ *
  * A descriptor meant for the child's number i may lie at another target number j < 8, which placing j would overwrite:
  * those are moved above 8 first. */
 #include "keeper/spawn.h"

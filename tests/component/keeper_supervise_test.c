@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -24,7 +25,7 @@
 #include "keeper/client.h"
 #include "keeper/keeper.h"
 
-enum { DEADLINE_MS = 30000, MESSAGE = 1024 };
+enum { DEADLINE_MS = 30000, MESSAGE = 1024, HELD_MAX = 256 };
 
 /* ---- the server ---- */
 
@@ -87,14 +88,14 @@ static void on_held(void *arg, const cp_held *h) {
 
 /* cp_keeper_open has not returned yet when on_held comes, so the claim is made later. */
 static struct {
-    cp_held h[16];
-    char key[16][32];
+    cp_held h[HELD_MAX];
+    char key[HELD_MAX][32];
     int n;
 } held;
 
 static void note_held(void *arg, const cp_held *h) {
     (void)arg;
-    if (held.n == 16) abort();
+    if (held.n == HELD_MAX) abort();
     held.h[held.n] = *h;
     snprintf(held.key[held.n], sizeof held.key[0], "%s", h->key);
     held.h[held.n].key = held.key[held.n];
@@ -181,6 +182,7 @@ static int server_main(void) {
 static struct {
     char dir[64], path[80];
     int listener, control, err_pipe;
+    int slave; /* of a terminal: the keeper's stdin */
     pid_t keeper, server;
     unsigned generation, port;
 } t;
@@ -189,6 +191,13 @@ static const char *self;
 
 static void announce(uint16_t port) { dprintf(2, "listening on %u\n", port); }
 
+/* The terminal becomes stdin and the controlling one. */
+static void terminal_in(int slave) {
+    setsid();
+    dup2(slave, 0);
+    ioctl(0, TIOCSCTTY, 0);
+}
+
 static void start_keeper_in(cp_keeper_opts opts) {
     int rw[2];
     assert_int_equal(cp_pipe(rw, 0), 0);
@@ -196,7 +205,8 @@ static void start_keeper_in(cp_keeper_opts opts) {
     if (t.keeper == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(rw[1], 2);
-        dup2(open("/dev/null", O_RDWR | O_CLOEXEC), 0);
+        if (t.slave >= 0) terminal_in(t.slave);
+        else dup2(open("/dev/null", O_RDWR | O_CLOEXEC), 0);
         signal(SIGCHLD, SIG_IGN); /* as some parents leave it */
         syscall(SYS_close_range, 3u, ~0u, 0u);
         if (!opts.server_path) opts.server_path = self;
@@ -287,7 +297,7 @@ static bool alive(pid_t pid) { return kill(pid, 0) == 0; }
 static int setup(void **state) {
     (void)state;
     memset(&t, 0, sizeof t);
-    t.control = t.err_pipe = -1;
+    t.control = t.err_pipe = t.slave = -1;
     snprintf(t.dir, sizeof t.dir, "/tmp/keeper_sup.XXXXXX");
     assert_non_null(mkdtemp(t.dir));
     snprintf(t.path, sizeof t.path, "%s/control", t.dir);
@@ -408,6 +418,40 @@ static void test_later_failure_is_retried(void **state) {
     tell("exit 0");
     assert_int_equal(finish(text), 0);
     assert_false(alive(kid));
+}
+
+/* More than the socket takes at once; in the order of their start, each with its descriptor. */
+static void test_many_are_handed_over(void **state) {
+    (void)state;
+    enum { N = 250 };
+    start_keeper(.cmd = NULL);
+    first_server();
+    pid_t pids[N];
+    char key[16], want[64];
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        pids[i] = spawn_kid(key, i % 50 ? "exit 6" : "echo text; exec sleep 1000");
+        if (i % 50 == 0) continue;
+        snprintf(want, sizeof want, "exit k%d 6 0", i);
+        expect(want);
+    }
+    assert_int_equal(kill(t.server, SIGKILL), 0);
+    meet_server(1, 4242);
+    for (int i = 0; i < N; i++) {
+        snprintf(want, sizeof want, i % 50 ? "held k%d %d ended 6 0" : "held k%d %d runs", i, (int)pids[i]);
+        expect(want);
+    }
+    tell("ready 4242");
+    tell("read k249");
+    expect("output k249 0 ");
+    assert_int_equal(kill(pids[50], SIGTERM), 0);
+    expect("exit k50 -1 15");
+    tell("read k50");
+    expect("output k50 5 text\n");
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    tell("exit 0");
+    assert_int_equal(finish(text), 0);
 }
 
 static void test_children_limit(void **state) {
@@ -559,6 +603,34 @@ static void test_cmd_succeeds(void **state) {
     assert_int_equal(finish(text), 0);
 }
 
+/* Ctrl-C: the kernel tells the keeper and CMD, which is in its group; the keeper does not tell it a second time. */
+static void test_cmd_at_a_terminal(void **state) {
+    (void)state;
+    char name[64];
+    cp_autofd int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    assert_int_equal(ptsname_r(master, name, sizeof name), 0);
+    t.slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(t.slave >= 0);
+    start_keeper(.cmd = (const char *const[]){"sh", "-c",
+                                              "trap 'echo got-int >&2' INT; trap 'echo got-term >&2' TERM; "
+                                              "echo cmd-is-up >&2; sleep 1000 & while :; do wait; done",
+                                              NULL});
+    cp_close(&t.slave);
+    first_server();
+    text[0] = '\0';
+    wait_for_text("cmd-is-up\n");
+    assert_int_equal(kill(t.keeper, SIGSTOP), 0); /* else two of the same signal might be one to CMD */
+    assert_int_equal(write(master, "\003", 1), 1);
+    wait_for_text("got-int\n");
+    assert_int_equal(kill(t.keeper, SIGCONT), 0);
+    expect("drain");
+    tell("exit 0");
+    wait_for_text("got-term\n");
+    assert_null(strstr(strstr(text, "got-int\n") + 1, "got-int\n"));
+    assert_int_equal(finish(text), 0);
+}
+
 /* ---- the state folder ---- */
 
 static void test_state_folder(void **state) {
@@ -610,6 +682,7 @@ int main(int argc, char **argv) {
         T(test_no_server_binary),
         T(test_restart_hands_over),
         T(test_later_failure_is_retried),
+        T(test_many_are_handed_over),
         T(test_children_limit),
         T(test_upgrade),
         T(test_stubborn_trees),
@@ -620,6 +693,7 @@ int main(int argc, char **argv) {
         T(test_cmd_not_executable),
         T(test_cmd_signals),
         T(test_cmd_succeeds),
+        T(test_cmd_at_a_terminal),
         T(test_state_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
