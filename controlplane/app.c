@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "config.h"
 #include "handlers/router.h"
+#include "services/files.h"
 #include "services/services.h"
 #include "transport/transport.h"
 #include "transport/ws.h"
@@ -132,7 +133,8 @@ static int open_services(struct app *a, cp_err *err) {
     s->state_dir = a->config.state;
     s->workspace = a->config.workspace;
     s->base_env = a->base_env;
-    return cp_services_open(s, err);
+    s->files = cp_files_open(a->config.file_root, err);
+    return s->files ? cp_services_open(s, err) : -1;
 }
 
 static void pending_json(void *arg, cp_jw *w) { cp_ws_pending_json(arg, w); }
