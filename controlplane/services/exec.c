@@ -85,6 +85,7 @@ void cp_exec_each(cp_services *s, bool (*fn)(void *arg, cp_exec *e), void *arg) 
 }
 
 size_t cp_exec_running(const cp_services *s) { return s->execs->running; }
+const char *cp_exec_bash(const cp_services *s) { return s->execs->bash; }
 size_t cp_exec_oneshots(const cp_services *s) { return s->execs->oneshots; }
 
 /* ---- one ---- */
@@ -108,7 +109,7 @@ static void free_strings(char **v) {
     free(v);
 }
 
-static void free_job(cp_exec_job *j) {
+void cp_exec_job_free(cp_exec_job *j) {
     free(j->command);
     free_strings(j->args);
     free(j->cwd);
@@ -124,10 +125,9 @@ static void destroy(cp_exec *e) {
     cp_timer_stop(loop, &i->timeout);
     cp_timer_stop(loop, &i->drain);
     cp_exec_stdin_stop(e);
-    cp_exec_kill_free(e);
     if (i->backend && i->backend->release && !i->released) i->backend->release(e);
     for (int k = 0; k < 2; k++) cp_output_free(e->out[k]);
-    free_job(&i->job);
+    cp_exec_job_free(&i->job);
     free(e->id);
     free(e->process_id);
     free(e->session);
@@ -328,14 +328,16 @@ static void settle_outcome(cp_exec *e) {
 }
 
 static void recorded(cp_reg_done *d) {
-    struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, recorded);
-    cp_exec *e = i->self;
+    struct cp_row_wait *w = CP_CONTAINER(d, struct cp_row_wait, done);
+    cp_exec *e = w->e;
+    struct cp_exec_impl *i = e->impl;
     if (d->failed) /* the keeper goes on holding the status: the next server will need it */
         cp_log(CP_LOG_ERROR, "registry.put", "the end of an execution could not be recorded", CP_KVZ("id", e->id),
                CP_KVZ("error", d->err.msg));
     else if (i->child && !i->forced) cp_keeper_ack(e->svc->keeper, &i->child->child);
     i->acked = true;
     cp_exec_tell(e); /* releases the backend */
+    free(w);
     cp_exec_unref(e);
 }
 
@@ -355,7 +357,7 @@ void cp_exec_finish_end(cp_exec *e) {
         e->started_wall = e->ended_wall;
         e->started_ms = e->ended_ms;
     }
-    free_job(&i->job);
+    if (!i->looking_up) cp_exec_job_free(&i->job); /* else a pool thread is at it */
     x->running--;
     cp_metric_add(CP_M_PROCESSES, -1);
     if (i->oneshot) {
@@ -364,9 +366,7 @@ void cp_exec_finish_end(cp_exec *e) {
     }
     cp_exec_tell(e);
     if (e->durable) {
-        cp_exec_ref(e);
-        i->recorded.fn = recorded;
-        cp_exec_put_row(e, "ended", &i->recorded);
+        cp_exec_put_row(e, "ended", recorded);
     } else {
         i->acked = true;
     }

@@ -15,6 +15,7 @@ struct cp_exec_impl {
     cp_exec *self;
     cp_exec_job job;
     bool argv_form;
+    bool looking_up;             /* a pool thread has the job */
     bool oneshot; /* counted in cp_execs.oneshots */
     const cp_exec_backend *backend;
     void *data;
@@ -51,6 +52,12 @@ struct cp_exec_impl {
     uint64_t log_bytes; /* what the history counts for it */
 };
 
+/* A row that somebody waits for. Freed by whoever is called back; holds a reference. */
+struct cp_row_wait {
+    cp_reg_done done;
+    cp_exec *e;
+};
+
 /* A child that the keeper had when this server started, until cp_services_open. */
 struct cp_held_child {
     struct cp_held_child *next;
@@ -60,6 +67,7 @@ struct cp_held_child {
 
 struct cp_execs {
     cp_services *svc;
+    char *bash;                  /* its path */
     cp_exec **by_id, **by_pid;
     size_t mask;
     cp_exec *first, *last;
@@ -69,6 +77,7 @@ struct cp_execs {
     uint64_t log_bytes, plain_bytes;
     cp_timer age;
     struct cp_held_child *held;
+    struct cp_kill *kills;       /* under way, also of executions that are not listed any more */
     bool set_user; /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;
@@ -80,6 +89,7 @@ struct cp_execs {
 };
 
 /* exec.c */
+void cp_exec_job_free(cp_exec_job *j);
 cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind);
 void cp_exec_list(cp_exec *e);       /* into the tables */
 void cp_exec_unlist(cp_exec *e);     /* out of them; may free e */
@@ -93,13 +103,14 @@ int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *
 int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
 
 /* exec_kill.c */
-void cp_exec_kill_free(cp_exec *e);
+void cp_exec_kills_close(cp_services *s);
 
 /* exec_stdin.c */
 void cp_exec_stdin_stop(cp_exec *e);
 
 /* exec_store.c */
-void cp_exec_put_row(cp_exec *e, const char *state, cp_reg_done *done);
+/* done: NULL, or called on the loop with a struct cp_row_wait. */
+void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *));
 void cp_exec_retain(cp_exec *e); /* an ended one enters the history, which may push others out */
 void cp_exec_evict(cp_exec *e);  /* out of history, logs and registry */
 void cp_exec_age_start(cp_services *s);

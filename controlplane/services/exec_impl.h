@@ -74,4 +74,6 @@ int cp_pool_open(cp_services *s, cp_err *err);
 void cp_pool_close(cp_services *s);
 /* Fewer commands are in flight than before: room to start shells for later. */
 void cp_pool_refill(cp_services *s);
+/* Path of the shell: argv is {path, "-c", script, "bash"}, so that a PATH from the request cannot hide it and $0 is bash. */
+const char *cp_exec_bash(const cp_services *s);
 size_t cp_exec_oneshots(const cp_services *s); /* running sessionless buffered calls */

@@ -30,6 +30,7 @@ struct waiter {
 
 struct cp_kill {
     cp_exec *e;
+    struct cp_kill *prev, *next;
     int sig;
     uint64_t kill_at, give_up_at; /* 0: not yet known */
     bool killing;                 /* past the grace */
@@ -108,26 +109,31 @@ static void answer(struct cp_kill *k) {
     }
 }
 
-void cp_exec_kill_free(cp_exec *e) {
-    struct cp_kill *k = e->impl->kill;
-    if (!k) return;
+static void kill_free(struct cp_kill *k) {
+    cp_exec *e = k->e;
     cp_timer_stop(e->svc->loop, &k->timer);
     for (struct waiter *w; (w = k->waiters);) {
         k->waiters = w->next;
         free(w);
     }
+    if (k->prev) k->prev->next = k->next;
+    else e->svc->execs->kills = k->next;
+    if (k->next) k->next->prev = k->prev;
     cp_tree_free(&k->seen);
     free(k);
     e->impl->kill = NULL;
+    cp_exec_unref(e);
+}
+
+void cp_exec_kills_close(cp_services *s) {
+    while (s->execs->kills) kill_free(s->execs->kills);
 }
 
 static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 
 static void finish(struct cp_kill *k) {
-    cp_exec *e = k->e;
     answer(k);
-    cp_exec_kill_free(e);
-    cp_exec_unref(e);
+    kill_free(k);
 }
 
 /* ---- steps ---- */
@@ -175,6 +181,9 @@ static struct cp_kill *kill_new(cp_exec *e, int sig, uint64_t grace_ms, cp_outco
     k->sig = sig;
     k->kill_at = cp_now_ms() + grace_ms;
     e->impl->kill = k;
+    k->next = e->svc->execs->kills;
+    if (k->next) k->next->prev = k;
+    e->svc->execs->kills = k;
     e->impl->why = why;
     e->stopped_by_us = true;
     e->cancelled = why == CP_OUTCOME_cancelled;

@@ -129,7 +129,7 @@ static void run(cp_exec *e, const char *const *argv) {
         cp_exec_failed(e, &err);
         return;
     }
-    const char *const long_script[] = {"bash", "-c", READ_SCRIPT, NULL};
+    const char *const long_script[] = {cp_exec_bash(e->svc), "-c", READ_SCRIPT, "bash", NULL};
     if (spawn(e, s, &p, p.script >= 0 ? long_script : argv, &err) < 0) {
         cp_exec_failed(e, &err);
         return;
@@ -147,7 +147,7 @@ void cp_exec_run_argv(cp_exec *e) {
     }
     cp_autobuf cp_buf text = {0};
     if (strlen(j->command) <= ARG_LIMIT) cp_buf_addf(&text, FORGET "%s", j->command);
-    const char *const argv[] = {"bash", "-c", cp_buf_z(&text), NULL};
+    const char *const argv[] = {cp_exec_bash(e->svc), "-c", cp_buf_z(&text), "bash", NULL};
     run(e, argv);
 }
 

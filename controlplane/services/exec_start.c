@@ -160,51 +160,77 @@ const char **cp_exec_environ(cp_exec *e) {
 
 /* ---- to a backend ---- */
 
+/* For what somebody waits for, and neither the request nor its session says how long. Nothing in the background has a
+ * limit that was not asked for (B046). */
+static void default_timeout(cp_exec *e) {
+    if (e->timeout_ms || e->kind != CP_EXEC_BUFFERED) return;
+    e->timeout_ms = (uint64_t)e->svc->config->command_timeout;
+    cp_exec_timeout_start(e);
+}
+
 static void dispatch(cp_exec *e) {
     if (e->state != CP_STATE_STARTING || e->impl->has_exit) return; /* ended while it waited */
     if (e->impl->argv_form) cp_exec_run_argv(e);
     else if (e->session) cp_exec_run_session(e);
     else cp_exec_run_shell(e);
+    default_timeout(e);
 }
 
 static void intent_recorded(cp_reg_done *d) {
-    struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, intent);
-    cp_exec *e = i->self;
-    if (d->failed) {
+    struct cp_row_wait *w = CP_CONTAINER(d, struct cp_row_wait, done);
+    cp_exec *e = w->e;
+    if (d->failed && e->impl->listed) {
         cp_err err = d->err;
         cp_wrap(&err, "the execution could not be recorded");
         cp_exec_failed(e, &err);
-    } else {
+    } else if (e->impl->listed) { /* else the services have been closed meanwhile */
         dispatch(e);
     }
+    free(w);
     cp_exec_unref(e);
 }
 
 /* At most one start per id, also across a crash: the intent is on disk before there is a child. */
 static void begin(cp_exec *e) {
-    if (!e->chosen_id || !e->svc->registry) {
-        dispatch(e);
-        return;
-    }
-    e->impl->intent.fn = intent_recorded;
-    cp_exec_ref(e);
-    cp_exec_put_row(e, "intent", &e->impl->intent);
+    if (e->chosen_id && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
+    else dispatch(e);
 }
 
-static void resolve_run(cp_work *w) {
-    struct cp_exec_impl *i = CP_CONTAINER(w, struct cp_exec_impl, resolve);
+/* The name of a user may come over the network: not on the loop. */
+struct user_lookup {
+    cp_work work;
+    cp_exec *e;
+    cp_err err;
+    bool failed;
+};
+
+static void lookup_run(cp_work *w) {
+    struct user_lookup *u = CP_CONTAINER(w, struct user_lookup, work);
+    cp_exec_job *j = &u->e->impl->job;
     char *name = NULL;
-    if (cp_user_resolve(i->job.user, &i->job.uid, &i->job.gid, &name, &i->resolve_err) < 0) return;
-    free(i->job.user);
-    i->job.user = name;
+    u->failed = cp_user_resolve(j->user, &j->uid, &j->gid, &name, &u->err) < 0;
+    if (u->failed) return;
+    free(j->user);
+    j->user = name;
 }
 
-static void resolve_done(cp_work *w) {
-    struct cp_exec_impl *i = CP_CONTAINER(w, struct cp_exec_impl, resolve);
-    cp_exec *e = i->self;
-    if (i->resolve_err.code) cp_exec_failed(e, &i->resolve_err);
+static void lookup_done(cp_work *w) {
+    struct user_lookup *u = CP_CONTAINER(w, struct user_lookup, work);
+    cp_exec *e = u->e;
+    e->impl->looking_up = false;
+    if (!e->impl->listed || e->impl->has_exit) cp_exec_job_free(&e->impl->job);
+    else if (u->failed) cp_exec_failed(e, &u->err);
     else begin(e);
+    free(u);
     cp_exec_unref(e);
+}
+
+static void look_up(cp_exec *e) {
+    struct user_lookup *u = cp_new(struct user_lookup);
+    u->e = e;
+    e->impl->looking_up = true;
+    cp_exec_ref(e);
+    cp_workers_submit(e->svc->workers, &u->work, lookup_run, lookup_done);
 }
 
 /* ---- idempotency and limits ---- */
@@ -273,11 +299,7 @@ int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp
     *out = e;
     if (found) return 0;
     cp_exec_timeout_start(e);
-    if (spec->user.n) {
-        cp_exec_ref(e);
-        cp_workers_submit(s->workers, &e->impl->resolve, resolve_run, resolve_done);
-    } else {
-        begin(e);
-    }
+    if (spec->user.n) look_up(e);
+    else begin(e);
     return 0;
 }

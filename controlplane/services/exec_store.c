@@ -24,7 +24,7 @@ static void no_registry(cp_task *t) {
     d->fn(d);
 }
 
-void cp_exec_put_row(cp_exec *e, const char *state, cp_reg_done *done) {
+void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *)) {
     bool ended = e->state == CP_STATE_ENDED;
     cp_exec_row row = {.id = e->id,
                        .process_id = e->process_id,
@@ -52,9 +52,15 @@ void cp_exec_put_row(cp_exec *e, const char *state, cp_reg_done *done) {
         row.dropped[k] = cp_output_dropped(e->out[k]);
         row.truncated[k] = cp_output_truncated(e->out[k]);
     }
-    if (done) done->failed = false;
-    if (e->svc->registry) cp_registry_put_exec(e->svc->registry, &row, done);
-    else if (done) cp_loop_post(e->svc->loop, &done->task, no_registry);
+    struct cp_row_wait *w = NULL;
+    if (done) {
+        w = cp_new(struct cp_row_wait);
+        w->done.fn = done;
+        w->e = e;
+        cp_exec_ref(e);
+    }
+    if (e->svc->registry) cp_registry_put_exec(e->svc->registry, &row, w ? &w->done : NULL);
+    else if (w) cp_loop_post(e->svc->loop, &w->done.task, no_registry);
 }
 
 /* ---- history ---- */

@@ -30,7 +30,7 @@
     "eval \"$BASH_EXECUTION_STRING\";IFS= read -rd '' BASH_EXECUTION_STRING <&4;exec 3<&- 4<&-;"                       \
     "eval \"$BASH_EXECUTION_STRING\""
 
-enum { FAIL_PAUSE_MS = 5000, COMMAND_LIMIT = 4 << 20 };
+enum { KEEP_STARTING = 2, REFILL_MS = 1, FAIL_PAUSE_MS = 5000, COMMAND_LIMIT = 4 << 20 };
 
 struct shell {
     cp_child child;
@@ -52,6 +52,7 @@ struct cp_pool {
 };
 
 static void refill(struct cp_pool *p);
+static void refill_soon(struct cp_pool *p);
 static void refill_later(cp_timer *t) { refill(CP_CONTAINER(t, struct cp_pool, refill)); }
 
 static void unlink_shell(struct shell *s) {
@@ -83,20 +84,31 @@ static void drop(struct shell *s) {
     cp_timer_start(p->svc->loop, &p->refill, FAIL_PAUSE_MS, refill_later);
 }
 
+static void begun(struct shell *s);
+
 static void on_spawn(cp_child *c, int sys, const char *step) {
     struct shell *s = CP_CONTAINER(c, struct shell, child);
     s->ready = sys == 0;
-    if (s->ready) return;
+    if (s->ready) {
+        if (s->e && s->bell < 0) begun(s);
+        return;
+    }
     cp_log(CP_LOG_WARN, "pool.spawn", "a shell could not be started", CP_KVZ("errno", cp_errno_name(sys)),
            CP_KVZ("step", step));
-    drop(s);
+    if (!s->e) {
+        drop(s);
+        return;
+    }
+    cp_err err;
+    cp_fail_sys(&err, CP_E_COMMAND_EXECUTION_ERROR, sys, "cannot start a shell: %s: %s", step, cp_errno_name(sys));
+    cp_exec_failed(s->e, &err);
 }
 
 static void on_exit_(cp_child *c, const cp_exit *x);
 
 static int start_shell(struct cp_pool *p, struct shell *s) {
     int out[2] = {-1, -1}, err[2] = {-1, -1}, bell[2] = {-1, -1};
-    const char *const argv[] = {"bash", "-c", WAIT_SCRIPT, NULL};
+    const char *const argv[] = {cp_exec_bash(p->svc), "-c", WAIT_SCRIPT, "bash", NULL};
     s->script = memfd_create("command", MFD_CLOEXEC);
     int r = -1;
     if (s->script >= 0 && cp_pipe(out, 0) == 0 && cp_pipe(err, 0) == 0 &&
@@ -134,11 +146,17 @@ static bool add_shell(struct cp_pool *p) {
     return true;
 }
 
+/* One at a time, and not while a command that has just been handed over may be ending: the keeper cannot report an exit
+ * while it starts a shell. */
 static void refill(struct cp_pool *p) {
     size_t size = (size_t)p->svc->config->pool_size;
-    if (p->svc->draining || cp_exec_oneshots(p->svc) > size || cp_loop_now(p->svc->loop) < p->paused_until) return;
-    while (p->have < size)
-        if (!add_shell(p)) return;
+    if (p->have >= size || p->svc->draining || cp_exec_oneshots(p->svc) > size) return;
+    if (cp_loop_now(p->svc->loop) < p->paused_until || !add_shell(p)) return;
+    refill_soon(p);
+}
+
+static void refill_soon(struct cp_pool *p) {
+    if (!cp_timer_active(&p->refill)) cp_timer_start(p->svc->loop, &p->refill, REFILL_MS, refill_later);
 }
 
 /* ---- the command ---- */
@@ -257,17 +275,25 @@ static void use(struct shell *s, cp_exec *e) {
     cp_close(&s->script);
     if (!cp_exec_job_of(e)->cwd) {
         cp_close(&s->bell);
-        begun(s);
-    } else if (cp_io_add(p->svc->loop, &s->bell_io, s->bell, EPOLLIN, on_bell) < 0) {
-        begun(s);
+        if (s->ready) begun(s);
+    } else {
+        (void)cp_io_add(p->svc->loop, &s->bell_io, s->bell, EPOLLIN, on_bell); /* else its exit tells */
     }
 }
 
-/* A ready shell that has got the command, or NULL. */
+/* One that is ready, else the one that has been starting for longest: it will be ready before a new one. */
+static struct shell *pick(struct cp_pool *p) {
+    struct shell *starting = NULL;
+    for (struct shell *s = p->shells; s; s = s->next) {
+        if (s->ready) return s;
+        starting = s;
+    }
+    return starting;
+}
+
+/* A shell that has got the command, or NULL. */
 static struct shell *hand_over(struct cp_pool *p, const cp_exec_job *j) {
-    for (struct shell *s = p->shells, *next; s; s = next) {
-        next = s->next;
-        if (!s->ready) continue;
+    for (struct shell *s; (s = pick(p));) {
         if (write_script(s, j)) {
             unlink_shell(s);
             return s;
@@ -286,11 +312,14 @@ void cp_exec_run_shell(cp_exec *e) {
         return;
     }
     use(s, e);
-    refill(p);
+    refill_soon(p);
 }
 
 void cp_pool_refill(cp_services *svc) {
-    if (svc->pool) refill(svc->pool);
+    struct cp_pool *p = svc->pool;
+    if (!p) return;
+    if (p->have < KEEP_STARTING) refill(p);
+    else refill_soon(p);
 }
 
 /* ---- open, close ---- */

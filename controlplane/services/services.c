@@ -28,6 +28,21 @@ static size_t table_size(const cp_config *c) {
     return n;
 }
 
+/* On the PATH that this server has, once; /bin/bash when it is not there, and then the spawn says so. */
+static char *find_bash(char *const *env) {
+    const char *path = NULL;
+    for (char *const *v = env; v && *v; v++)
+        if (strncmp(*v, "PATH=", 5) == 0) path = *v + 5;
+    for (const char *p = path, *end; p && *p; p = *end ? end + 1 : end) {
+        cp_autobuf cp_buf file = {0};
+        end = strchrnul(p, ':');
+        cp_buf_add(&file, p, (size_t)(end - p));
+        cp_buf_addz(&file, "/bash");
+        if (*p == '/' && access(cp_buf_z(&file), X_OK) == 0) return cp_take(file).p;
+    }
+    return cp_str_dup(CP_STR("/bin/bash"));
+}
+
 static int resolve_child_user(cp_services *s, cp_err *err) {
     struct cp_execs *x = s->execs;
     const char *user = s->config->child_user;
@@ -44,6 +59,7 @@ static int open_execs(cp_services *s, cp_err *err) {
     x->by_id = cp_alloc(n * sizeof(cp_exec *));
     x->by_pid = cp_alloc(n * sizeof(cp_exec *));
     x->mask = n - 1;
+    x->bash = find_bash(s->base_env);
     cp_autobuf cp_buf dir = {0};
     cp_buf_addf(&dir, "%s/logs", s->state_dir);
     if (mkdir(cp_buf_z(&dir), 0700) < 0 && errno != EEXIST)
@@ -59,13 +75,8 @@ static void close_execs(cp_services *s) {
     if (!x) return;
     cp_timer_stop(s->loop, &x->age);
     cp_timer_stop(s->loop, &x->drain);
-    while (x->last) {
-        cp_exec *e = x->last;
-        cp_exec_ref(e);
-        if (e->impl->kill) cp_exec_unref(e), cp_exec_kill_free(e);
-        cp_exec_unlist(e);
-        cp_exec_unref(e);
-    }
+    cp_exec_kills_close(s);
+    while (x->last) cp_exec_unlist(x->last);
     for (struct cp_held_child *h; (h = x->held);) {
         x->held = h->next;
         for (int k = 0; k < 3; k++)
@@ -73,6 +84,7 @@ static void close_execs(cp_services *s) {
         free(h->key);
         free(h);
     }
+    free(x->bash);
     free(x->by_id);
     free(x->by_pid);
     free(x->user);
@@ -104,6 +116,8 @@ int cp_services_open(cp_services *s, cp_err *err) {
 }
 
 void cp_services_close(cp_services *s) {
+    /* Rows under way call back: let them, while there is something to call. */
+    if (s->registry && s->execs && cp_registry_flush(s->registry, NULL) == 0) (void)cp_loop_once(s->loop, 0);
     if (s->sessions) cp_sessions_close(s);
     cp_pool_close(s);
     close_execs(s);
