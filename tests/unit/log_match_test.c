@@ -1,7 +1,8 @@
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
+#include <cmocka.h>
 
 #include "handlers/log_match.h"
 #include "handlers/port_probe.h"
