@@ -1,0 +1,497 @@
+/* The table of sessions and what the API asks of it.
+ *
+ * A session is listed from its creation (explicit, or by the first command that names it) until it is deleted. Its
+ * shell may end and be started again meanwhile. A deleted one leaves the table at once, so its id is free, and lives on
+ * among `gone` until its shell has ended. Sessions of a former server come back with their shell when that is alive. */
+#include "services/session_impl.h"
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/id.h"
+#include "base/log.h"
+#include "base/sha.h"
+#include "services/exec_core.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- table ---- */
+
+static size_t slot_of(const struct cp_sessions *t, cp_str id) {
+    uint64_t h = 1469598103934665603u; /* FNV-1a */
+    for (size_t i = 0; i < id.n; i++) h = (h ^ (uint8_t)id.p[i]) * 1099511628211u;
+    return (size_t)(h ^ h >> 32) & t->mask;
+}
+
+struct cp_session *session_find(cp_services *svc, cp_str id) {
+    struct cp_session *s = svc->sessions->table[slot_of(svc->sessions, id)];
+    while (s && !cp_str_is(id, s->id)) s = s->hash_next;
+    return s;
+}
+
+static void list(struct cp_session *s) {
+    struct cp_sessions *t = s->svc->sessions;
+    struct cp_session **p = &t->table[slot_of(t, cp_str_of(s->id))];
+    pthread_mutex_lock(&t->lock);
+    s->hash_next = *p;
+    *p = s;
+    s->prev = t->last;
+    if (t->last) t->last->next = s;
+    else t->first = s;
+    t->last = s;
+    t->count++;
+    pthread_mutex_unlock(&t->lock);
+    s->listed = true;
+}
+
+static void unlist(struct cp_session *s) {
+    struct cp_sessions *t = s->svc->sessions;
+    struct cp_session **p = &t->table[slot_of(t, cp_str_of(s->id))];
+    pthread_mutex_lock(&t->lock);
+    while (*p != s) p = &(*p)->hash_next;
+    *p = s->hash_next;
+    if (s->prev) s->prev->next = s->next;
+    else t->first = s->next;
+    if (s->next) s->next->prev = s->prev;
+    else t->last = s->prev;
+    s->prev = s->next = NULL;
+    t->count--;
+    pthread_mutex_unlock(&t->lock);
+    s->listed = false;
+}
+
+void session_set_cwd(struct cp_session *s, const char *cwd) {
+    char *copy = cp_str_dup(cp_str_of(cwd));
+    pthread_mutex_lock(&s->svc->sessions->lock);
+    char *old = s->cwd;
+    s->cwd = copy;
+    pthread_mutex_unlock(&s->svc->sessions->lock);
+    free(old);
+}
+
+void cp_session_cwd(cp_services *svc, cp_str id, char out[4096]) {
+    struct cp_sessions *t = svc->sessions;
+    pthread_mutex_lock(&t->lock);
+    struct cp_session *s = session_find(svc, id);
+    snprintf(out, 4096, "%s", s && s->cwd ? s->cwd : svc->workspace);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void session_store(struct cp_session *s, const char *state) {
+    if (!s->svc->registry || !s->listed) return;
+    bool live = s->shell == SHELL_READY;
+    cp_session_row row = {.id = s->id,
+                          .cwd = s->start_cwd,
+                          .state = state,
+                          .created_ms = s->created_wall,
+                          .ended_ms = live ? 0 : cp_wall_ms(),
+                          .pid = live ? s->child.pid : 0,
+                          .pid_start = live ? s->child.start_time : 0};
+    cp_registry_put_session(s->svc->registry, &row, NULL);
+}
+
+/* ---- environment of the shell ---- */
+
+static bool names(const char *assignment, cp_str name) {
+    return strncmp(assignment, name.p, name.n) == 0 && assignment[name.n] == '=';
+}
+
+static bool overridden(const char *assignment, const cp_session_spec *spec) {
+    static const char *const ours[] = {"LANG", "LC_ALL", "CONFLUX_MARK"};
+    for (size_t i = 0; i < CP_COUNT(ours); i++)
+        if (names(assignment, cp_str_of(ours[i]))) return true;
+    for (size_t i = 0; i < spec->nenv; i++)
+        if (names(assignment, spec->env[i].name)) return true;
+    return false;
+}
+
+static char *assignment(cp_str name, cp_str value) {
+    cp_buf b = {0};
+    cp_buf_add(&b, name.p, name.n);
+    cp_buf_addc(&b, '=');
+    cp_buf_add(&b, value.p, value.n);
+    (void)cp_buf_z(&b);
+    return b.p;
+}
+
+/* The keeper adds CONFLUX_MARK; the shell removes it from what its children see. */
+static char **make_env(const cp_services *svc, const cp_session_spec *spec) {
+    size_t base = 0, n = 0;
+    while (svc->base_env[base]) base++;
+    char **env = cp_alloc((base + spec->nenv + 3) * sizeof *env);
+    for (size_t i = 0; i < base; i++)
+        if (!overridden(svc->base_env[i], spec)) env[n++] = cp_str_dup(cp_str_of(svc->base_env[i]));
+    for (size_t i = 0; i < spec->nenv; i++) env[n++] = assignment(spec->env[i].name, spec->env[i].value);
+    env[n++] = assignment(CP_STR("LANG"), CP_STR("C.UTF-8"));
+    env[n++] = assignment(CP_STR("LC_ALL"), CP_STR("C.UTF-8"));
+    return env;
+}
+
+/* ---- one ---- */
+
+static struct cp_session *session_blank(cp_services *svc, cp_str id) {
+    struct cp_session *s = cp_new(struct cp_session);
+    s->svc = svc;
+    s->id = cp_str_dup(id);
+    s->dir = s->record = s->status = s->script = s->exports_fd = -1;
+    s->created_wall = cp_wall_ms();
+    return s;
+}
+
+static void session_free(struct cp_session *s, bool remove_folder) {
+    session_shell_forget(s);
+    cp_loop_undefer(s->svc->loop, &s->later);
+    session_folder_close(s, remove_folder);
+    for (char **e = s->env; e && *e; e++) free(*e);
+    free(s->env);
+    free(s->start_cwd);
+    free(s->shell_cwd);
+    free(s->cwd);
+    free(s->path);
+    free(s->id);
+    cp_buf_free(&s->inbox);
+    cp_buf_free(&s->exports);
+    cp_buf_free(&s->exports_new);
+    free(s);
+}
+
+static bool idle_dead(const struct cp_session *s) {
+    return s->shell == SHELL_NONE && !s->head && !s->current && !s->on_created;
+}
+
+static void discard(struct cp_session *s) {
+    unlist(s);
+    session_free(s, true);
+}
+
+/* Ids whose shell has ended hold a place only while there is room. */
+static int make_room(struct cp_sessions *t, int64_t limit, cp_err *err) {
+    for (struct cp_session *s = t->first, *next; s && t->count >= (size_t)limit; s = next) {
+        next = s->next;
+        if (idle_dead(s)) discard(s);
+    }
+    if (t->count < (size_t)limit) return 0;
+    return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu sessions exist (limit max-sessions)", t->count);
+}
+
+static struct cp_session *session_new(cp_services *svc, const cp_session_spec *spec, cp_err *err) {
+    if (spec->id.n > CP_SESSION_ID_MAX) {
+        cp_fail_field(err, "sessionId", "the id of a session is at most %d bytes", CP_SESSION_ID_MAX);
+        return NULL;
+    }
+    if (make_room(svc->sessions, svc->config->max_sessions, err) < 0) return NULL;
+    struct cp_session *s = session_blank(svc, spec->id);
+    cp_random_hex(s->token, 12);
+    s->start_cwd = cp_str_dup(spec->cwd.n ? spec->cwd : cp_str_of(svc->workspace));
+    s->env = make_env(svc, spec);
+    s->command_timeout_ms = spec->command_timeout_ms;
+    if (session_folder_open(s, false, err) < 0) {
+        session_free(s, true);
+        return NULL;
+    }
+    session_set_cwd(s, s->start_cwd);
+    list(s);
+    return s;
+}
+
+/* The first command's folder becomes the session's; its variables are its own. */
+struct cp_session *session_implicit(cp_exec *e, cp_err *err) {
+    cp_session_spec spec = {.id = cp_str_of(e->session), .cwd = cp_str_of(cp_exec_job_of(e)->cwd)};
+    return session_new(e->svc, &spec, err);
+}
+
+static void later(cp_deferred *d) {
+    struct cp_session *s = CP_CONTAINER(d, struct cp_session, later);
+    cp_session_done *created = cp_take(s->on_created);
+    bool failed = s->create_err.code != CP_OK;
+    if (created) created(s->created_arg, failed ? &s->create_err : NULL, s->id);
+    if (created && failed && s->listed && idle_dead(s)) discard(s);
+}
+
+void session_created(struct cp_session *s, const cp_err *err) {
+    if (!s->on_created) return;
+    s->create_err = err ? *err : (cp_err){0};
+    cp_loop_defer(s->svc->loop, &s->later, later);
+}
+
+static void new_id(char out[48]) {
+    char tail[13];
+    cp_random_hex(tail, 12);
+    snprintf(out, 48, "session_%013lld_%s", (long long)cp_wall_ms(), tail);
+}
+
+int cp_session_create(cp_services *svc, const cp_session_spec *spec, cp_session_done *done, void *arg, cp_err *err) {
+    cp_session_spec full = *spec;
+    char id[48];
+    if (!full.id.n) {
+        new_id(id);
+        full.id = cp_str_of(id);
+    }
+    struct cp_session *s = session_find(svc, full.id);
+    if (s && !idle_dead(s))
+        return cp_fail(err, CP_E_SESSION_ALREADY_EXISTS, "Session '%.*s' already exists", (int)full.id.n, full.id.p);
+    if (s) discard(s);
+    s = session_new(svc, &full, err);
+    if (!s) return -1;
+    s->on_created = done;
+    s->created_arg = arg;
+    session_job_push(s, session_job_internal(s, JOB_SYNC), false);
+    session_pump(s);
+    return 0;
+}
+
+/* ---- the end of one ---- */
+
+static void gone_fn(cp_deferred *d) {
+    struct cp_session *s = CP_CONTAINER(d, struct cp_session, later);
+    struct cp_session **p = &s->svc->sessions->gone;
+    while (*p != s) p = &(*p)->next;
+    *p = s->next;
+    if (s->on_created) s->on_created(s->created_arg, &s->create_err, s->id);
+    if (s->on_deleted) s->on_deleted(s->deleted_arg, NULL, s->id);
+    session_free(s, true);
+}
+
+void session_gone(struct cp_session *s) {
+    if (s->current) return; /* a subshell whose fate the keeper has still to tell */
+    cp_loop_undefer(s->svc->loop, &s->later);
+    cp_loop_defer(s->svc->loop, &s->later, gone_fn);
+}
+
+struct gather {
+    const char *id;
+    cp_exec **v;
+    size_t n, cap;
+};
+
+static bool gather_background(void *arg, cp_exec *e) {
+    struct gather *g = arg;
+    if (e->kind == CP_EXEC_BUFFERED || e->state != CP_STATE_RUNNING || !e->session || strcmp(e->session, g->id) != 0)
+        return true;
+    if (g->n == g->cap) g->v = cp_realloc(g->v, (g->cap = g->cap ? 2 * g->cap : 16) * sizeof(cp_exec *));
+    cp_exec_ref(e);
+    g->v[g->n++] = e;
+    return true;
+}
+
+static void kill_background(struct cp_session *s) {
+    struct gather g = {.id = s->id};
+    cp_exec_each(s->svc, gather_background, &g);
+    for (size_t i = 0; i < g.n; i++) {
+        (void)cp_exec_kill(g.v[i], SIGKILL, 0, CP_OUTCOME_signal, NULL, NULL, NULL);
+        cp_exec_unref(g.v[i]);
+    }
+    free(g.v);
+}
+
+int cp_session_delete(cp_services *svc, cp_str id, bool keep, cp_session_done *done, void *arg, cp_err *err) {
+    struct cp_session *s = session_find(svc, id);
+    if (!s) return cp_fail(err, CP_E_INTERNAL_ERROR, "Session '%.*s' not found", (int)id.n, id.p);
+    unlist(s);
+    s->deleted = true;
+    s->keep = keep;
+    s->on_deleted = done;
+    s->deleted_arg = arg;
+    s->next = svc->sessions->gone;
+    svc->sessions->gone = s;
+    if (svc->registry) cp_registry_del_session(svc->registry, s->id);
+    cp_fail(&s->create_err, CP_E_SESSION_DESTROYED, "session %s has been deleted", s->id);
+    session_fail_waiting(s, &s->create_err);
+    if (s->current && s->current->exec) s->current->exec->session_destroyed = true;
+    if (!keep) kill_background(s);
+    if (s->shell == SHELL_READY) session_shell_kill(s);
+    else if (s->shell == SHELL_NONE) session_gone(s);
+    return 0;
+}
+
+void cp_session_each(cp_services *svc, void (*fn)(void *arg, const char *id), void *arg) {
+    for (struct cp_session *s = svc->sessions->first; s; s = s->next) fn(arg, s->id);
+}
+
+bool cp_session_exists(cp_services *svc, cp_str id) { return session_find(svc, id) != NULL; }
+
+/* ---- a former server's ---- */
+
+static struct cp_sessions *sessions_of(cp_services *svc) {
+    if (svc->sessions) return svc->sessions;
+    struct cp_sessions *t = svc->sessions = cp_new(struct cp_sessions);
+    pthread_mutex_init(&t->lock, NULL);
+    t->loadavg = -1;
+    return t;
+}
+
+void cp_sessions_held(cp_services *svc, const cp_held *h) {
+    struct cp_sessions *t = sessions_of(svc);
+    struct session_held *held = cp_new(struct session_held);
+    held->h = *h;
+    held->key = cp_str_dup(cp_str_of(h->key));
+    held->h.key = held->key;
+    held->next = t->held;
+    t->held = held;
+}
+
+/* As it was given to the shell; kept nowhere else. */
+static char **env_of_pid(pid_t pid) {
+    char path[40];
+    cp_autofree char *text = NULL;
+    size_t n = 0, count = 0;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    if (cp_read_file(path, (size_t)16 << 20, &text, &n) < 0) n = 0;
+    for (size_t i = 0; i < n; i++) count += text[i] == '\0';
+    char **env = cp_alloc((count + 2) * sizeof *env), **out = env;
+    for (const char *p = text; p && p < text + n; p += strlen(p) + 1) *out++ = cp_str_dup(cp_str_of(p));
+    return env;
+}
+
+/* Key "s:<token>:<id>". The shell may be at work for nobody: a line that only reports is answered when that is over. */
+static void restore(cp_services *svc, struct session_held *held) {
+    cp_held *h = &held->h;
+    const char *id = strlen(held->key) > 15 && held->key[14] == ':' ? held->key + 15 : NULL;
+    cp_err err = {0};
+    struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
+    snprintf(s->token, sizeof s->token, "%.12s", held->key + 2);
+    s->status = h->fds[1];
+    s->start_cwd = cp_str_dup(cp_str_of(svc->workspace));
+    s->env = env_of_pid(h->pid);
+    session_set_cwd(s, svc->workspace);
+    bool usable = id && !h->exited && h->fds[0] >= 0 && h->fds[1] >= 0 && !session_find(svc, cp_str_of(id)) &&
+                  session_folder_open(s, true, &err) == 0;
+    if (usable) {
+        list(s);
+        session_shell_attach(s, h);
+        s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
+        s->pair_next = 1u << 20;
+        session_store(s, "live");
+        session_job_push(s, session_job_internal(s, JOB_SYNC), false);
+        session_pump(s);
+        return;
+    }
+    cp_log(CP_LOG_INFO, "session.lost", "a session of the former server has ended", CP_KVZ("session", s->id));
+    cp_child gone = {0};
+    cp_keeper_claim(svc->keeper, &gone, h);
+    cp_keeper_ack(svc->keeper, &gone);
+    cp_close(&h->fds[0]);
+    session_free(s, true);
+}
+
+/* ---- all ---- */
+
+/* Beside the state where that is enough; the shells of another user could not get into it. */
+static int open_base(cp_services *svc, cp_err *err) {
+    struct cp_sessions *t = svc->sessions;
+    cp_autobuf cp_buf path = {0};
+    struct stat st;
+    if (t->set_user) {
+        uint8_t sum[32];
+        cp_sha256_of(svc->state_dir, strlen(svc->state_dir), sum);
+        cp_buf_addf(&path, "/dev/shm/conflux-%02x%02x%02x%02x", sum[0], sum[1], sum[2], sum[3]);
+    } else {
+        cp_buf_addf(&path, "%s/sessions", svc->state_dir);
+    }
+    t->base = cp_str_dup(cp_buf_str(&path));
+    if (mkdir(t->base, t->set_user ? 0711 : 0700) < 0 && errno != EEXIST)
+        return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "%s", t->base);
+    if (lstat(t->base, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid())
+        return cp_fail(err, CP_E_INTERNAL_ERROR, "%s is not a folder of ours", t->base);
+    return 0;
+}
+
+static bool token_in_use(const struct cp_sessions *t, const char *token) {
+    for (const struct cp_session *s = t->first; s; s = s->next)
+        if (strcmp(s->token, token) == 0) return true;
+    return false;
+}
+
+static void sweep(struct cp_sessions *t) {
+    DIR *d = opendir(t->base);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.' || token_in_use(t, e->d_name)) continue;
+        cp_autobuf cp_buf path = {0};
+        cp_buf_addf(&path, "%s/%s", t->base, e->d_name);
+        session_folder_remove(cp_buf_z(&path));
+    }
+    closedir(d);
+}
+
+struct stale {
+    cp_services *svc;
+    char **v;
+    size_t n;
+};
+
+static void stale_row(void *arg, const cp_session_row *row) {
+    struct stale *g = arg;
+    struct cp_session *s = session_find(g->svc, cp_str_of(row->id));
+    if (s) {
+        free(s->start_cwd);
+        s->start_cwd = cp_str_dup(cp_str_of(row->cwd ? row->cwd : g->svc->workspace));
+        s->created_wall = row->created_ms;
+        return;
+    }
+    g->v = cp_realloc(g->v, (g->n + 1) * sizeof *g->v);
+    g->v[g->n++] = cp_str_dup(cp_str_of(row->id));
+}
+
+static int agree_with_registry(cp_services *svc, cp_err *err) {
+    struct stale g = {.svc = svc};
+    if (!svc->registry) return 0;
+    int r = cp_registry_each_session(svc->registry, stale_row, &g, err);
+    for (size_t i = 0; i < g.n; i++) {
+        if (r == 0) cp_registry_del_session(svc->registry, g.v[i]);
+        free(g.v[i]);
+    }
+    free(g.v);
+    return r;
+}
+
+int cp_sessions_open(cp_services *svc, cp_err *err) {
+    struct cp_sessions *t = sessions_of(svc);
+    t->mask = 1023;
+    t->table = cp_alloc((t->mask + 1) * sizeof(struct cp_session *));
+    t->set_user = svc->execs->set_user;
+    t->uid = svc->execs->uid;
+    t->gid = svc->execs->gid;
+    t->user = svc->execs->user; /* lives as long as the services */
+    t->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    if (open_base(svc, err) < 0) return -1;
+    while (t->held) {
+        struct session_held *held = t->held;
+        t->held = held->next;
+        restore(svc, held);
+        free(held->key);
+        free(held);
+    }
+    sweep(t);
+    return agree_with_registry(svc, err);
+}
+
+/* The shells live on: the keeper hands them to the next server, or ends them with everything else. */
+void cp_sessions_close(cp_services *svc) {
+    struct cp_sessions *t = svc->sessions;
+    if (!t) return;
+    while (t->first) {
+        struct cp_session *s = t->first;
+        session_abandon(s);
+        unlist(s);
+        session_free(s, svc->draining);
+    }
+    while (t->gone) {
+        struct cp_session *s = t->gone;
+        t->gone = s->next;
+        session_abandon(s);
+        session_free(s, true);
+    }
+    cp_close(&t->loadavg);
+    free(t->table);
+    free(t->base);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+    svc->sessions = NULL;
+}

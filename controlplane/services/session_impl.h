@@ -1,0 +1,187 @@
+#pragma once
+/* Inside of the sessions: what session.c, session_shell.c, session_job.c and session_fifo.c share. Nobody else includes
+ * this. */
+#include <pthread.h>
+
+#include "services/exec_impl.h"
+#include "services/session.h"
+#include "services/session_script.h"
+
+enum {
+    CP_SESSION_QUEUE = 10000,    /* commands that wait in one session */
+    CP_SESSION_ID_MAX = 200,     /* the keeper's key holds it */
+    CP_SESSION_BREAK_MS = 10,    /* between two interrupts of a busy shell */
+    CP_SESSION_REPLACE_MS = 300, /* then it is replaced */
+    CP_SESSION_POLL_FIRST_MS = 100,
+    CP_SESSION_POLL_MS = 500,
+    CP_SESSION_PID_MS = 5000,       /* a subshell that has not reported by then never will */
+    CP_SESSION_RECORD_KEEP = 65536, /* a record file that grew beyond is cut */
+    CP_SESSION_EXPORTS_MAX = 4 << 20,
+};
+
+struct cp_session;
+
+/* A pair of named FIFOs, o<n> and e<n>, in the session's folder. It may be used again only when nobody holds either
+ * end: `probe` are read ends that were open together with the writers of the last use, so a hang-up shows. */
+struct session_pair {
+    struct session_pair *next;
+    unsigned n;
+    int probe[2];
+    bool quiet; /* the last writer has gone */
+};
+
+typedef enum {
+    JOB_QUEUED,
+    JOB_TURN /* the session's current */,
+    JOB_DETACHED /* on its own, or over */
+} session_job_state;
+typedef enum {
+    JOB_FOREGROUND,
+    JOB_BACKGROUND,
+    JOB_SYNC /* ours: answered when the shell is ready */,
+    JOB_EXPORTS
+} session_job_kind;
+
+struct session_job {
+    cp_exec *exec;        /* NULL: ours, or exec.c has let go of it */
+    struct cp_session *s; /* NULL once detached */
+    struct session_job *next;
+    session_job_state state;
+    session_job_kind kind;
+    uint64_t seq;
+    bool temp_cwd;          /* the command runs in a folder of its own: where the shell stands does not change */
+    bool has_pid, answered; /* background: "p" and "d" have come */
+    bool failed;            /* background: exec.c has been told */
+    uint64_t answered_ms;
+    uint64_t begin_ticks; /* what started before, by start time and then pid, is not this command's */
+    pid_t last_pid;
+    struct session_pair *pair;
+    int read_end[2];       /* until attached */
+    int keep[2];           /* write ends of ours: without them a reader would see the end before the shell has opened */
+    int in_read, in_keep;  /* likewise for stdin; in_keep until the shell has opened it */
+    int go;                /* background: write end of the FIFO that it waits on */
+    cp_exec_child kid;     /* background */
+    bool booked;           /* the keeper's client knows `kid`: it must stay */
+    bool adopted, started; /* the keeper has it; it has had its go-ahead */
+};
+
+typedef enum { SHELL_NONE, SHELL_SPAWNING, SHELL_READY, SHELL_DYING } session_shell_state;
+
+struct cp_session {
+    cp_services *svc;
+    char *id;
+    char token[13]; /* its folder */
+    struct cp_session *prev, *next, *hash_next;
+    bool listed;
+    int64_t created_wall;
+
+    /* given at creation */
+    char *start_cwd;
+    char **env; /* whole, NULL-terminated */
+    uint64_t command_timeout_ms;
+
+    /* the folder */
+    char *path;
+    int dir, record, status;
+    size_t record_size;
+    struct session_pair *pairs;
+    unsigned pair_next;
+
+    /* the shell */
+    session_shell_state shell;
+    cp_child child;
+    int script;      /* write end of its program */
+    char *shell_cwd; /* where this one is started */
+    unsigned cwd_try;
+    cp_io status_io;
+    cp_buf inbox;
+    int last_status;
+    bool broken; /* killed by us because it reads its program but does not run it */
+
+    /* commands */
+    struct session_job *head, *tail, *current;
+    size_t waiting;
+    uint64_t seq;
+    cp_timer poll;
+    unsigned silent_polls;
+
+    /* a busy shell */
+    cp_timer interrupt;
+    uint64_t interrupt_since;
+    bool replacing;
+    int exports_fd; /* FIFO x; -1 until needed */
+    cp_io exports_io;
+    cp_buf exports_new, exports; /* being received; the last whole dump */
+
+    char *cwd; /* as of the last completed command; under cp_sessions.lock */
+
+    /* creation and deletion */
+    cp_session_done *on_created, *on_deleted;
+    void *created_arg, *deleted_arg;
+    cp_err create_err;
+    bool deleted, keep;
+    cp_deferred later;
+};
+
+struct session_held {
+    struct session_held *next;
+    cp_held h;
+    char *key;
+};
+
+struct cp_sessions {
+    pthread_mutex_t lock; /* the table and each session's cwd, for cp_session_cwd: other threads only read */
+    struct cp_session **table;
+    size_t mask, count;
+    struct cp_session *first, *last;
+    struct cp_session *gone; /* deleted, their shell has not ended yet; by next */
+    char *base;              /* the folder of the folders */
+    int loadavg;
+    bool set_user;
+    uid_t uid;
+    gid_t gid;
+    char *user;
+    struct session_held *held;
+};
+
+/* session.c */
+struct cp_session *session_find(cp_services *svc, cp_str id);
+struct cp_session *session_implicit(cp_exec *e, cp_err *err);
+void session_store(struct cp_session *s, const char *state);
+void session_set_cwd(struct cp_session *s, const char *cwd);
+void session_created(struct cp_session *s, const cp_err *err); /* tells on_created, deferred */
+void session_gone(struct cp_session *s);                       /* a deleted one whose shell has ended: done, free */
+
+/* session_fifo.c */
+int session_folder_open(struct cp_session *s, bool existing, cp_err *err);
+void session_folder_close(struct cp_session *s, bool remove);
+void session_folder_remove(const char *path);
+int session_fifo(struct cp_session *s, const char *name, int flags,
+                 cp_err *err); /* makes it if needed, opens; fd or -1 */
+int session_pair_take(struct cp_session *s, struct session_job *j, cp_err *err);
+void session_pair_drop(struct cp_session *s, struct session_pair *p); /* unlinks: nobody else will open it */
+int session_stdin_open(struct cp_session *s, struct session_job *j, cp_err *err);
+void session_job_close(struct session_job *j);
+
+/* session_shell.c */
+void session_shell_start(struct cp_session *s);
+void session_shell_attach(struct cp_session *s, const cp_held *h); /* of a former server */
+void session_shell_kill(struct cp_session *s);
+void session_shell_forget(struct cp_session *s);
+int session_type(struct cp_session *s, cp_str text);
+int session_record(struct cp_session *s, cp_str text, cp_err *err);
+void session_exports_open(struct cp_session *s);
+void session_interrupt(struct cp_session *s);
+void session_watch_turn(struct cp_session *s); /* starts the check that a command is answered at all */
+
+/* session_job.c */
+void session_pump(struct cp_session *s);
+void session_report(struct cp_session *s, const cp_report *r);
+void session_shell_ended(struct cp_session *s, const cp_exit *x);
+void session_abandon(struct cp_session *s); /* without a word: the services are being closed */
+void session_fail_waiting(struct cp_session *s, const cp_err *err);
+struct session_job *session_job_internal(struct cp_session *s, session_job_kind kind);
+void session_job_push(struct cp_session *s, struct session_job *j, bool front);
+void session_turn_over(struct cp_session *s);
+void session_no_pid(struct cp_session *s); /* the background command at turn will not report its pid */
+void session_collect_owned(struct session_job *j, cp_tree *out);

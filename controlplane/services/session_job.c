@@ -1,0 +1,503 @@
+/* The commands of a session: one at a time has the turn, the others wait in order. A foreground command keeps the turn
+ * until the shell has reported its status; a background one until its subshell is in the keeper's books and the shell
+ * has gone on.
+ *
+ * Which part of a session a command owns, for signals: the shell's descendants that have started since it began, by
+ * start time (10 ms ticks) and, within one tick, by pid; never what hangs below something older. The shell itself is in
+ * no command's tree: it is interrupted, and replaced when that fails (session_shell.c). */
+#include "services/session_impl.h"
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "services/exec_core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static const cp_exec_backend backend;
+
+/* ---- one ---- */
+
+static struct session_job *job_new(struct cp_session *s, session_job_kind kind) {
+    struct session_job *j = cp_new(struct session_job);
+    j->s = s;
+    j->kind = kind;
+    j->read_end[0] = j->read_end[1] = j->keep[0] = j->keep[1] = -1;
+    j->in_read = j->in_keep = j->go = -1;
+    return j;
+}
+
+static void job_unref(struct session_job *j) {
+    if (!j->exec && !j->booked && j->state == JOB_DETACHED) free(j);
+}
+
+struct session_job *session_job_internal(struct cp_session *s, session_job_kind kind) {
+    return job_new(s, kind);
+}
+
+void session_job_push(struct cp_session *s, struct session_job *j, bool front) {
+    j->state = JOB_QUEUED;
+    j->next = front ? s->head : NULL;
+    if (front || !s->head) {
+        if (!s->head) s->tail = j;
+        s->head = j;
+    } else {
+        s->tail->next = j;
+        s->tail = j;
+    }
+    s->waiting++;
+}
+
+static struct session_job *pop(struct cp_session *s) {
+    struct session_job *j = s->head;
+    s->head = j->next;
+    if (!s->head) s->tail = NULL;
+    j->next = NULL;
+    s->waiting--;
+    return j;
+}
+
+static void leave_queue(struct session_job *j) {
+    struct cp_session *s = j->s;
+    struct session_job **p = &s->head, *before = NULL;
+    while (*p != j) {
+        before = *p;
+        p = &before->next;
+    }
+    *p = j->next;
+    if (s->tail == j) s->tail = before;
+    s->waiting--;
+    j->state = JOB_DETACHED;
+    j->s = NULL;
+}
+
+static void job_fail(struct session_job *j, const cp_err *err) {
+    j->failed = true;
+    if (j->exec) cp_exec_failed(j->exec, err);
+}
+
+void session_fail_waiting(struct cp_session *s, const cp_err *err) {
+    while (s->head) {
+        struct session_job *j = pop(s);
+        j->state = JOB_DETACHED;
+        j->s = NULL;
+        if (j->exec && err->code == CP_E_SESSION_DESTROYED) j->exec->session_destroyed = true;
+        job_fail(j, err);
+        job_unref(j);
+    }
+}
+
+static void abandon(struct session_job *j) {
+    if (j->booked) cp_keeper_forget(j->s->svc->keeper, &j->kid.child);
+    j->booked = false;
+    session_job_close(j);
+    if (j->pair) session_pair_drop(j->s, j->pair);
+    j->pair = NULL;
+    j->state = JOB_DETACHED;
+    j->s = NULL;
+    job_unref(j);
+}
+
+void session_abandon(struct cp_session *s) {
+    if (s->current) abandon(cp_take(s->current));
+    while (s->head) abandon(pop(s));
+}
+
+/* ---- the turn ---- */
+
+static uint64_t ticks_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
+    return (uint64_t)t.tv_sec * hz + (uint64_t)t.tv_nsec * hz / 1000000000u;
+}
+
+/* The pid that was given last: the final field of /proc/loadavg. */
+static pid_t last_pid(const cp_services *svc) {
+    char text[128];
+    ssize_t n = pread(svc->sessions->loadavg, text, sizeof text - 1, 0);
+    if (n <= 0) return 0;
+    text[n] = '\0';
+    const char *field = strrchr(text, ' ');
+    return field ? (pid_t)strtol(field, NULL, 10) : 0;
+}
+
+static int type_lines(struct cp_session *s, const cp_buf *record, cp_err *err) {
+    cp_autobuf cp_buf lines = {0};
+    cp_script_lines(&lines, s->path);
+    if (session_record(s, cp_buf_str(record), err) < 0) return -1;
+    if (session_type(s, cp_buf_str(&lines)) < 0)
+        return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "the shell of session %s cannot be reached", s->id);
+    return 0;
+}
+
+static int begin_internal(struct cp_session *s, struct session_job *j, cp_err *err) {
+    cp_autobuf cp_buf text = {0};
+    if (j->kind == JOB_SYNC) {
+        cp_script_sync(&text, s->path, j->seq);
+        return session_type(s, cp_buf_str(&text));
+    }
+    cp_script script = {.dir = s->path, .seq = j->seq, .command = cp_buf_z(&s->exports)};
+    cp_script_silent(&text, &script);
+    return type_lines(s, &text, err);
+}
+
+static int open_channels(struct cp_session *s, struct session_job *j, cp_err *err) {
+    char go[16];
+    if (session_pair_take(s, j, err) < 0) return -1;
+    if (cp_exec_job_of(j->exec)->want_stdin && session_stdin_open(s, j, err) < 0) return -1;
+    if (j->kind != JOB_BACKGROUND) return 0;
+    snprintf(go, sizeof go, "g%u", j->pair->n);
+    j->go = session_fifo(s, go, O_RDWR, err);
+    return j->go < 0 ? -1 : 0;
+}
+
+static void write_record(struct cp_session *s, struct session_job *j, cp_buf *text) {
+    const cp_exec_job *job = cp_exec_job_of(j->exec);
+    char in[16];
+    snprintf(in, sizeof in, "i%u", j->pair->n);
+    cp_script script = {.dir = s->path,
+                        .seq = j->seq,
+                        .command = job->command,
+                        .cwd = job->cwd,
+                        .env = job->env,
+                        .in = job->want_stdin ? in : NULL,
+                        .pair = j->pair->n,
+                        .last_status = s->last_status};
+    if (j->kind == JOB_BACKGROUND) {
+        cp_script_background(text, &script);
+        return;
+    }
+    /* A shell may have to be replaced when there is a deadline; 30 µs that a command without one does not pay. */
+    if (j->exec->timeout_ms) {
+        session_exports_open(s);
+        script.dump = s->exports_fd >= 0;
+    }
+    cp_script_foreground(text, &script);
+}
+
+static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
+    cp_autobuf cp_buf text = {0};
+    if (j->kind == JOB_SYNC || j->kind == JOB_EXPORTS) return begin_internal(s, j, err);
+    if (open_channels(s, j, err) < 0) return -1;
+    write_record(s, j, &text);
+    j->temp_cwd = cp_exec_job_of(j->exec)->cwd != NULL;
+    j->begin_ticks = ticks_now();
+    j->last_pid = last_pid(s->svc);
+    if (!j->exec->cwd && !j->temp_cwd) j->exec->cwd = cp_str_dup(cp_str_of(s->cwd));
+    if (type_lines(s, &text, err) < 0) return -1;
+    if (j->kind == JOB_FOREGROUND) {
+        cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
+        cp_exec_started(j->exec, s->child.pid, s->child.start_time);
+    }
+    return 0;
+}
+
+/* Gives the channels back and the turn on. */
+void session_turn_over(struct cp_session *s) {
+    struct session_job *j = s->current;
+    s->current = NULL;
+    cp_timer_stop(s->svc->loop, &s->poll);
+    cp_timer_stop(s->svc->loop, &s->interrupt);
+    session_job_close(j);
+    if (j->pair && j->kind == JOB_BACKGROUND) {
+        session_pair_drop(s, j->pair);
+    } else if (j->pair) {
+        j->pair->next = s->pairs;
+        s->pairs = j->pair;
+    }
+    j->pair = NULL;
+    j->state = JOB_DETACHED;
+    j->s = NULL;
+    job_unref(j);
+    if (s->deleted && s->shell == SHELL_NONE) session_gone(s);
+    else session_pump(s);
+}
+
+void session_pump(struct cp_session *s) {
+    if (s->shell == SHELL_NONE && s->head && !s->current && !s->deleted) {
+        session_shell_start(s);
+        return;
+    }
+    if (s->current || s->deleted || s->shell != SHELL_READY || !s->head) return;
+    cp_err err = {0};
+    struct session_job *j = s->current = pop(s);
+    j->state = JOB_TURN;
+    j->seq = ++s->seq;
+    if (begin(s, j, &err) < 0) {
+        job_fail(j, &err);
+        session_turn_over(s);
+    } else {
+        session_watch_turn(s);
+    }
+}
+
+/* ---- reports ---- */
+
+static void update_cwd(struct cp_session *s) {
+    static const char gone[] = " (deleted)";
+    char link[40], path[4096];
+    snprintf(link, sizeof link, "/proc/%d/cwd", (int)s->child.pid);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n <= 0) return;
+    path[n] = '\0';
+    size_t tail = sizeof gone - 1;
+    if ((size_t)n > tail && strcmp(path + n - tail, gone) == 0) path[(size_t)n - tail] = '\0';
+    if (!s->cwd || strcmp(s->cwd, path) != 0) session_set_cwd(s, path);
+}
+
+static void foreground_done(struct cp_session *s, struct session_job *j, int status) {
+    s->last_status = status;
+    if (!j->temp_cwd) update_cwd(s);
+    cp_close(&j->keep[0]); /* before exec.c looks: the end of the output shows at once */
+    cp_close(&j->keep[1]);
+    cp_exit x = {.code = status};
+    if (j->exec) cp_exec_exited(j->exec, &x);
+    session_turn_over(s);
+}
+
+static void settle(struct session_job *j) {
+    struct cp_session *s = j->s;
+    if (s && s->current == j && j->answered && (j->failed || j->started || (!j->exec && !j->booked)))
+        session_turn_over(s);
+}
+
+void session_no_pid(struct cp_session *s) {
+    cp_err err;
+    cp_fail(&err, CP_E_COMMAND_EXECUTION_ERROR, "the shell of session %s could not start a subshell", s->id);
+    job_fail(s->current, &err);
+    settle(s->current);
+}
+
+static void child_exit(cp_child *c, const cp_exit *x) {
+    struct session_job *j = CP_CONTAINER(c, struct session_job, kid.child);
+    j->booked = j->adopted = false;
+    if (j->exec) cp_exec_exited(j->exec, x);
+    if (j->state == JOB_TURN) settle(j); /* which may free it */
+    else job_unref(j);
+}
+
+static void child_adopted(cp_child *c, int sys, const char *step) {
+    struct session_job *j = CP_CONTAINER(c, struct session_job, kid.child);
+    (void)step;
+    if (sys || !j->exec) { /* gone before it was told to begin; or nobody wants it: without a word it ends */
+        cp_err err;
+        cp_fail_sys(&err, CP_E_COMMAND_EXECUTION_ERROR, sys, "the command could not be started");
+        j->booked = !sys;
+        cp_close(&j->go);
+        job_fail(j, &err);
+        settle(j);
+        return;
+    }
+    j->adopted = true;
+    cp_exec_set_child(j->exec, &j->kid);
+    cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
+    if (j->in_keep >= 0) cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
+    cp_exec_started(j->exec, c->pid, c->start_time);
+    (void)!write(j->go, "\n", 1);
+    j->started = true;
+    settle(j);
+}
+
+/* The subshell has opened its output and input, so our placeholders go; it waits until the keeper knows it. */
+static void background_pid(struct cp_session *s, struct session_job *j, pid_t pid) {
+    cp_proc p;
+    if (j->has_pid || j->failed) return;
+    if (!cp_proc_read(pid, &p) || p.sid != s->child.pid) return; /* not one of this session: somebody made it up */
+    j->has_pid = true;
+    cp_close(&j->keep[0]);
+    cp_close(&j->keep[1]);
+    cp_close(&j->in_read);
+    if (!j->exec) {
+        cp_close(&j->go);
+        settle(j);
+        return;
+    }
+    char key[CP_EXEC_KEY_MAX];
+    cp_err err = {0};
+    cp_exec_key(j->exec, key);
+    j->kid.child = (cp_child){.pid = pid, .on_spawn = child_adopted, .on_exit = child_exit};
+    const int hold[3] = {j->in_keep, j->read_end[0], j->read_end[1]};
+    if (cp_keeper_adopt(s->svc->keeper, &j->kid.child, key, hold, &err) < 0) {
+        cp_close(&j->go);
+        job_fail(j, &err);
+        settle(j);
+        return;
+    }
+    j->booked = true;
+}
+
+static void done(struct cp_session *s, struct session_job *j, int status) {
+    switch (j->kind) {
+    case JOB_FOREGROUND: foreground_done(s, j, status); return;
+    case JOB_SYNC:
+        session_created(s, NULL);
+        session_turn_over(s);
+        return;
+    case JOB_EXPORTS: session_turn_over(s); return;
+    case JOB_BACKGROUND: break;
+    }
+    if (j->answered) return;
+    j->answered = true;
+    j->answered_ms = cp_now_ms();
+    if (status && !j->has_pid) session_no_pid(s); /* fork failed */
+    else settle(j);
+}
+
+void session_report(struct cp_session *s, const cp_report *r) {
+    struct session_job *j = s->current;
+    if (!j || r->seq != j->seq) return; /* late, or made up */
+    switch (r->kind) {
+    case 'd': done(s, j, (int)(r->value & 255)); return;
+    case 'p':
+        if (j->kind == JOB_BACKGROUND) background_pid(s, j, (pid_t)r->value);
+        return;
+    case 'i':
+        cp_close(&j->in_read);
+        if (j->exec && j->kind == JOB_FOREGROUND && j->in_keep >= 0)
+            cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
+        return;
+    }
+}
+
+/* ---- the shell has ended ---- */
+
+static void ended_under(struct cp_session *s, struct session_job *j, const cp_exit *x) {
+    cp_err err;
+    if (s->deleted) cp_fail(&err, CP_E_SESSION_DESTROYED, "session %s has been deleted", s->id);
+    else cp_fail(&err, CP_E_SESSION_TERMINATED, "the shell of session %s has ended", s->id);
+    if (j->kind == JOB_SYNC) session_created(s, &err);
+    if (!j->exec) return;
+    j->exec->session_destroyed = s->deleted;
+    j->exec->shell_replaced = !s->deleted && s->replacing;
+    j->exec->session_ended = !s->deleted && !s->replacing;
+    if (j->kind == JOB_FOREGROUND) {
+        cp_close(&j->keep[0]);
+        cp_close(&j->keep[1]);
+        cp_exec_exited(j->exec, x);
+    } else {
+        job_fail(j, &err);
+    }
+}
+
+void session_shell_ended(struct cp_session *s, const cp_exit *x) {
+    struct session_job *j = s->current;
+    if (!s->deleted) session_store(s, "ended");
+    bool replaced = s->replacing && !s->deleted;
+    if (j && j->kind == JOB_BACKGROUND && j->has_pid) {
+        j->answered = true; /* its subshell may live on; the keeper is about to say */
+    } else if (j) {
+        ended_under(s, j, x);
+    }
+    s->replacing = false;
+    if (replaced && s->exports.n) session_job_push(s, session_job_internal(s, JOB_EXPORTS), true);
+    if (j && j->kind == JOB_BACKGROUND && j->has_pid) settle(j);
+    else if (j) session_turn_over(s);
+    else if (s->deleted) session_gone(s);
+    else session_pump(s);
+}
+
+/* ---- what exec.c asks ---- */
+
+static bool began_since(const struct session_job *j, const cp_proc *p) {
+    if (p->start_time != j->begin_ticks) return p->start_time > j->begin_ticks;
+    return p->pid > j->last_pid;
+}
+
+static bool inside(const cp_tree *all, const cp_tree *out, const cp_proc *p, pid_t shell) {
+    if (p->ppid == shell || cp_tree_has(out, p->ppid)) return true;
+    if (p->sid != shell) return false;
+    /* Its parent has ended: the keeper adopted it. A parent that is still in the session is somebody else's. */
+    for (size_t i = 0; i < all->n; i++)
+        if (all->v[i].pid == p->ppid) return all->v[i].sid != shell;
+    return true;
+}
+
+void session_collect_owned(struct session_job *j, cp_tree *out) {
+    cp_tree all = {0}, session = {0};
+    struct cp_session *s = j->s;
+    if (cp_tree_snapshot(&all) == 0) cp_tree_collect(&session, &all, s->child.pid, s->child.start_time, NULL);
+    for (size_t i = 0; i < session.n; i++) { /* parents come first */
+        const cp_proc *p = &session.v[i];
+        if (p->pid != s->child.pid && began_since(j, p) && inside(&all, out, p, s->child.pid)) cp_tree_add(out, p);
+    }
+    cp_tree_free(&session);
+    cp_tree_free(&all);
+}
+
+static void collect(cp_exec *e, cp_tree *out) {
+    struct session_job *j = cp_exec_backend_data(e);
+    if (!j) return;
+    if (j->adopted) {
+        cp_tree all = {0};
+        if (cp_tree_snapshot(&all) == 0) cp_tree_collect(out, &all, j->kid.child.pid, j->kid.child.start_time, NULL);
+        cp_tree_free(&all);
+    } else if (j->state == JOB_TURN && j->s->shell == SHELL_READY) {
+        session_collect_owned(j, out);
+    }
+}
+
+static void unwedge(cp_exec *e) {
+    struct session_job *j = cp_exec_backend_data(e);
+    if (!j) return;
+    if (j->state == JOB_QUEUED) { /* it has not begun, and never will */
+        leave_queue(j);
+        cp_exec_attach_output(e, -1, -1);
+        cp_exec_exited(e, &(cp_exit){.code = -1, .signal = SIGKILL});
+    } else if (j->state == JOB_TURN && !j->adopted && j->s->shell == SHELL_READY) {
+        session_interrupt(j->s);
+    }
+}
+
+/* A kill may still ask for the tree afterwards: ours answers that there is none, the default would name the shell's. */
+static void release(cp_exec *e) {
+    struct session_job *j = cp_exec_backend_data(e);
+    cp_exec_set_backend(e, &backend, NULL);
+    if (j->state == JOB_QUEUED) leave_queue(j);
+    if (j->adopted) {
+        cp_keeper_forget(e->svc->keeper, &j->kid.child);
+        j->booked = j->adopted = false;
+    }
+    j->exec = NULL;
+    if (j->state == JOB_TURN) settle(j); /* which may free it */
+    else job_unref(j);
+}
+
+static const cp_exec_backend backend = {.name = "session", .collect = collect, .unwedge = unwedge, .release = release};
+
+/* ---- the entry ---- */
+
+static int admit(cp_exec *e, struct cp_session *s, cp_err *err) {
+    const cp_exec_job *job = cp_exec_job_of(e);
+    const struct cp_sessions *t = e->svc->sessions;
+    uid_t uid = t->set_user ? t->uid : geteuid();
+    if (job->set_user && job->uid != uid)
+        return cp_fail_field(err, "user", "a session's commands run as its shell does; use a call without session");
+    if (s->waiting >= CP_SESSION_QUEUE)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu commands wait in session %s", s->waiting, s->id);
+    return 0;
+}
+
+void cp_exec_run_session(cp_exec *e) {
+    cp_err err = {0};
+    struct cp_session *s = session_find(e->svc, cp_str_of(e->session));
+    if (!s) s = session_implicit(e, &err);
+    if (!s || admit(e, s, &err) < 0) {
+        cp_exec_failed(e, &err);
+        return;
+    }
+    struct session_job *j = job_new(s, e->kind == CP_EXEC_BUFFERED ? JOB_FOREGROUND : JOB_BACKGROUND);
+    j->exec = e;
+    cp_exec_set_backend(e, &backend, j);
+    if (!e->timeout_ms && j->kind == JOB_FOREGROUND && s->command_timeout_ms) {
+        e->timeout_ms = s->command_timeout_ms;
+        cp_exec_timeout_start(e);
+    }
+    session_job_push(s, j, false);
+    session_pump(s);
+}

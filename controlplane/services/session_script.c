@@ -1,0 +1,245 @@
+/* Rules that every line here obeys, because the shell belongs to the client:
+ * - each word that names a command begins with a backslash: aliases are not expanded then; builtins are called through
+ *   `builtin`, so functions named like them do not get in the way;
+ * - what may fail stands before || or && or in an if: neither `set -e` nor an ERR trap sees it;
+ * - no expansion of a variable that may be unset (`set -u`), every expansion quoted or in an assignment (IFS, globs);
+ * - stderr of the shell itself is /dev/null: that is where `set -x` and `set -v` show our lines. */
+#include "services/session_script.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define V    CP_SCRIPT_VAR
+#define EVAL "\\builtin eval \"${" V "[1]}\""
+
+enum { SCRATCH_PWD = 3, SCRATCH_OLDPWD, SCRATCH_MOVED, SCRATCH_ENV };
+
+void cp_script_quote(cp_buf *out, cp_str s) {
+    cp_buf_addc(out, '\'');
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == '\'') cp_buf_addz(out, "'\\''");
+        else cp_buf_addc(out, s.p[i]);
+    }
+    cp_buf_addc(out, '\'');
+}
+
+static void quote_z(cp_buf *out, const char *z) { cp_script_quote(out, cp_str_of(z)); }
+
+/* <op>'<dir>'/<name> */
+static void redirect(cp_buf *out, const char *op, const char *dir, const char *name) {
+    cp_buf_addz(out, op);
+    quote_z(out, dir);
+    cp_buf_addf(out, "/%s", name);
+}
+
+/* The trap is how a busy shell is interrupted: `break` leaves every loop that the current function is in. The signal is
+ * one that programs do not use. BASH_ARGV0 makes error messages begin with "bash:" whatever path was started. */
+void cp_script_hello(cp_buf *out) {
+    cp_buf_addz(out, "BASH_ARGV0=bash;\\builtin trap '\\builtin break 999 2>/dev/null' RTMAX-7;"
+                     "\\builtin unset -v CONFLUX_MARK\n");
+}
+
+/* && : when the record cannot be read (no descriptor is free), the former one must not run again. -n 3: what a longer
+ * record left behind in the file is not read. */
+void cp_script_lines(cp_buf *out, const char *dir) {
+    cp_buf_addz(out, "\\builtin mapfile -n3 -td '' " V);
+    redirect(out, " <", dir, "c");
+    cp_buf_addz(out, "&&\\builtin eval \"$" V "\"\n\\builtin eval \"${" V "[2]}\"\n");
+}
+
+static void report(cp_buf *out, const char *dir, uint64_t seq, const char *status) {
+    cp_buf_addf(out, "\\builtin printf 'd%llu %%s\\n' %s", (unsigned long long)seq, status);
+    redirect(out, " >", dir, "s");
+    cp_buf_addc(out, '\n');
+}
+
+void cp_script_sync(cp_buf *out, const char *dir, uint64_t seq) { report(out, dir, seq, "0"); }
+
+static cp_str env_name(const char *assignment) {
+    const char *eq = strchr(assignment, '=');
+    return (cp_str){assignment, eq ? (size_t)(eq - assignment) : strlen(assignment)};
+}
+
+static void export_one(cp_buf *out, const char *assignment) {
+    cp_str name = env_name(assignment);
+    const char *value = assignment[name.n] ? assignment + name.n + 1 : "";
+    cp_buf_addz(out, "\\builtin export ");
+    cp_buf_add(out, name.p, name.n);
+    cp_buf_addc(out, '=');
+    quote_z(out, value);
+    cp_buf_addz(out, "||:\n");
+}
+
+/* Remembers "x" + attributes (empty: unset) and the value of each variable, then exports the new one. */
+static void env_enter(cp_buf *out, char *const *env) {
+    for (int i = 0; env && env[i]; i++) {
+        cp_str n = env_name(env[i]);
+        int at = SCRATCH_ENV + 2 * i, len = (int)n.n;
+        cp_buf_addf(out, V "[%d]=${%.*s+x${%.*s@a}};" V "[%d]=${%.*s-}\n", at, len, n.p, len, n.p, at + 1, len, n.p);
+        export_one(out, env[i]);
+    }
+}
+
+static void env_leave(cp_buf *out, char *const *env) {
+    int count = 0;
+    while (env && env[count]) count++;
+    for (int i = count - 1; i >= 0; i--) { /* backwards: a name that is given twice gets its first value back */
+        cp_str n = env_name(env[i]);
+        int at = SCRATCH_ENV + 2 * i, len = (int)n.n;
+        cp_buf_addf(out, "case ${" V "[%d]} in '')\\builtin unset -v %.*s||:;;", at, len, n.p);
+        cp_buf_addf(out, "x*x*)%.*s=${" V "[%d]};;", len, n.p, at + 1);
+        cp_buf_addf(out, "*)%.*s=${" V "[%d]};\\builtin export -n %.*s||:;;esac\n", len, n.p, at + 1, len, n.p);
+    }
+}
+
+/* $? as the former command left it. A function is the only way to set it without a fork; it removes itself. */
+static void set_status(cp_buf *out, int status) {
+    if (status) cp_buf_addf(out, V "(){ \\builtin unset -f " V ";\\builtin return %d;};" V "&&:\n", status & 255);
+}
+
+static void cd_to(cp_buf *out, const char *cwd) {
+    cp_buf_addz(out, "\\builtin cd -- ");
+    cp_autobuf cp_buf path = {0};
+    if (cwd[0] != '/') cp_buf_addz(&path, "./"); /* or CDPATH would be searched */
+    cp_buf_addz(&path, cwd);
+    cp_script_quote(out, cp_buf_str(&path));
+    cp_buf_addz(out, " >/dev/null 2>&1");
+}
+
+static void cd_failed(cp_buf *out, const char *cwd) {
+    cp_autobuf cp_buf text = {0};
+    cp_buf_addf(&text, "Failed to change directory to '%s'", cwd);
+    cp_buf_addz(out, "\\builtin printf '%s\\n' ");
+    cp_script_quote(out, cp_buf_str(&text));
+}
+
+static void fifo_name(char name[32], char kind, unsigned pair) { snprintf(name, 32, "%c%u", kind, pair); }
+
+/* stderr first: when a later redirection fails the client reads why. */
+static void redirect_output(cp_buf *out, const cp_script *s) {
+    char name[32];
+    fifo_name(name, 'e', s->pair);
+    redirect(out, " 2>", s->dir, name);
+    fifo_name(name, 'o', s->pair);
+    redirect(out, " >", s->dir, name);
+}
+
+static void redirect_all(cp_buf *out, const cp_script *s) {
+    redirect_output(out, s);
+    if (s->in) redirect(out, " <", s->dir, s->in);
+    else cp_buf_addz(out, " </dev/null");
+}
+
+static void evaluate(cp_buf *out, const cp_script *s) {
+    if (s->in) {
+        cp_buf_addf(out, "{ \\builtin printf 'i%llu\\n'", (unsigned long long)s->seq);
+        redirect(out, " >", s->dir, "s");
+        cp_buf_addc(out, '\n');
+    }
+    set_status(out, s->last_status);
+    cp_buf_addz(out, EVAL);
+    if (s->in) cp_buf_addz(out, "\n}");
+    redirect_all(out, s);
+    cp_buf_addc(out, '\n');
+}
+
+static void finish_report(cp_buf *out, const cp_script *s, const char *status) {
+    report(out, s->dir, s->seq, status);
+    if (s->cwd)
+        cp_buf_addf(out,
+                    "if [[ ${" V "[%d]} ]];then \\builtin cd -- \"${" V "[%d]}\" >/dev/null 2>&1||:;OLDPWD=${" V
+                    "[%d]};fi\n",
+                    SCRATCH_MOVED, SCRATCH_PWD, SCRATCH_OLDPWD);
+    env_leave(out, s->env);
+}
+
+static void evaluate_in_cwd(cp_buf *out, const cp_script *s) {
+    char name[32];
+    cp_buf_addf(out, V "[%d]=${PWD-};" V "[%d]=${OLDPWD-};" V "[%d]=\nif ", SCRATCH_PWD, SCRATCH_OLDPWD, SCRATCH_MOVED);
+    cd_to(out, s->cwd);
+    cp_buf_addf(out, ";then\n" V "[%d]=1\n", SCRATCH_MOVED);
+    evaluate(out, s);
+    cp_buf_addz(out, "else\n");
+    cd_failed(out, s->cwd);
+    fifo_name(name, 'e', s->pair);
+    redirect(out, " >", s->dir, name);
+    cp_autobuf cp_buf failed = {0};
+    finish_report(&failed, s, "1");
+    cp_buf_addz(out, "\n" V "[2]=");
+    cp_script_quote(out, cp_buf_str(&failed));
+    cp_buf_addz(out, "\nfi\n");
+}
+
+static void end_element(cp_buf *out) { cp_buf_addc(out, '\0'); }
+
+static void add_tail(cp_buf *out, const cp_script *s) {
+    end_element(out);
+    cp_buf_addz(out, s->command);
+    end_element(out);
+    finish_report(out, s, "\"$?\"");
+    end_element(out);
+}
+
+/* NUL ends a dump and begins the next: half a dump is never taken for a whole one. */
+static void dump_exports(cp_buf *out, const char *dir) {
+    cp_buf_addz(out, "{ \\builtin printf '\\0';\\builtin export -p;\\builtin printf '\\0'; }");
+    redirect(out, " >", dir, "x");
+    cp_buf_addz(out, "||:\n");
+}
+
+void cp_script_foreground(cp_buf *out, const cp_script *s) {
+    if (s->dump) dump_exports(out, s->dir);
+    env_enter(out, s->env);
+    if (s->cwd) evaluate_in_cwd(out, s);
+    else evaluate(out, s);
+    add_tail(out, s);
+}
+
+void cp_script_silent(cp_buf *out, const cp_script *s) {
+    cp_buf_addz(out, EVAL " </dev/null >/dev/null 2>&1");
+    cp_script plain = *s;
+    plain.cwd = NULL;
+    plain.env = NULL;
+    add_tail(out, &plain);
+}
+
+/* ( ( … ) & ): the outer subshell ends at once, so the inner one is the keeper's to reap; and the shell itself has no
+ * job of ours in its table: `wait`, `jobs` and $! are the client's. */
+void cp_script_background(cp_buf *out, const cp_script *s) {
+    char name[32];
+    cp_buf_addz(out, "( (\n");
+    for (int i = 0; s->env && s->env[i]; i++) export_one(out, s->env[i]);
+    /* The FIFO is open before the report: the go-ahead has a place to wait. A server that is gone gives none. */
+    cp_buf_addf(out, "{ \\builtin printf 'p%llu %%s\\n' \"${BASHPID-}\"", (unsigned long long)s->seq);
+    redirect(out, " >", s->dir, "s");
+    cp_buf_addz(out, "\n\\builtin read -r " V "||\\builtin exit 125\n}");
+    fifo_name(name, 'g', s->pair);
+    redirect(out, " <", s->dir, name);
+    cp_buf_addc(out, '\n');
+    if (s->cwd) {
+        cd_to(out, s->cwd);
+        cp_buf_addz(out, "||{\n");
+        cd_failed(out, s->cwd);
+        cp_buf_addz(out, " >&2\n\\builtin exit 1\n}\n");
+    }
+    set_status(out, s->last_status);
+    cp_buf_addz(out, EVAL "\n)");
+    redirect_all(out, s);
+    cp_buf_addz(out, " & )\n");
+    cp_script plain = *s;
+    plain.cwd = NULL;
+    plain.env = NULL;
+    add_tail(out, &plain);
+}
+
+bool cp_report_parse(cp_str line, cp_report *out) {
+    if (line.n < 2 || !strchr("idp", line.p[0])) return false;
+    *out = (cp_report){.kind = line.p[0]};
+    const char *space = memchr(line.p, ' ', line.n);
+    cp_str seq = {line.p + 1, (space ? (size_t)(space - line.p) : line.n) - 1};
+    if (!cp_str_u64(seq, UINT64_MAX, &out->seq)) return false;
+    if (out->kind == 'i') return !space;
+    if (!space) return false;
+    cp_str value = {space + 1, line.n - seq.n - 2};
+    return cp_str_u64(value, INT32_MAX, &out->value);
+}

@@ -1,0 +1,48 @@
+#pragma once
+/* The text that a session's shell is given: pure functions, bytes in, bytes out.
+ *
+ * The shell is `bash` reading its program from a pipe. Two short lines are typed per command and never change: the
+ * first loads the record file (mapfile reads a seekable file in blocks) and evaluates its first element, the second
+ * reports. What the client sent is only ever the value of an element, so no quote, heredoc or comment in it can swallow
+ * a line of ours; and since both lines stand at the top level, `break`, `return` and an aborted evaluation cannot skip
+ * the report. A loop of ours around an eval (the obvious form) fails that: the client's `break` would leave it. */
+#include "base/buf.h"
+
+/* The one name that a session's shell has from us. An array: driver, command, report, then scratch. */
+#define CP_SCRIPT_VAR "__conflux"
+
+typedef struct cp_script {
+    const char *dir; /* the session's private folder */
+    uint64_t seq;    /* names this command in reports */
+    const char *command;
+    const char *cwd;  /* NULL: where the shell is */
+    char *const *env; /* "NAME=value", NULL-terminated, or NULL */
+    const char *in;   /* name of the stdin FIFO in dir; NULL: /dev/null */
+    unsigned pair;    /* output goes to the FIFOs o<pair> and e<pair> */
+    int last_status;  /* $? as the command is to find it */
+    bool dump;        /* write the exported variables to the FIFO x first */
+} cp_script;
+
+/* Appends s as one shell word in single quotes. */
+void cp_script_quote(cp_buf *out, cp_str s);
+/* The first line of a new shell. */
+void cp_script_hello(cp_buf *out);
+/* The two typed lines. */
+void cp_script_lines(cp_buf *out, const char *dir);
+/* A line that only reports, as if command `seq` had ended with 0: answered when all before it is done. */
+void cp_script_sync(cp_buf *out, const char *dir, uint64_t seq);
+/* The record of a command run in the shell itself. Reports: "i<seq>" when stdin is open (only with `in`), then
+ * "d<seq> <status>". */
+void cp_script_foreground(cp_buf *out, const cp_script *s);
+/* The record of a command run in a subshell whose parent ends at once. Reports "p<seq> <pid>" from the subshell, which
+ * then waits for a line on the FIFO g<pair>; and "d<seq> <status>" from the shell, in either order. */
+void cp_script_background(cp_buf *out, const cp_script *s);
+/* The record that evaluates `command` silently: used to give a new shell the variables of the former. */
+void cp_script_silent(cp_buf *out, const cp_script *s);
+
+typedef struct cp_report {
+    char kind; /* 'i' 'd' 'p' */
+    uint64_t seq, value;
+} cp_report;
+/* One line without its newline. False: not a report (any process of the session may write there). */
+bool cp_report_parse(cp_str line, cp_report *out);
