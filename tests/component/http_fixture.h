@@ -1,0 +1,484 @@
+/* A server on port 0 with a small route table of its own in place of handlers/router.c, its loop on a thread, and a raw
+ * client. The functions that router.c would define are defined here, so the linker leaves that file out. */
+#pragma once
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/sha.h"
+#include "transport/http.h"
+
+enum { PATIENCE_MS = 20000 };
+
+/* ---- what the handlers have seen; any thread ---- */
+
+static _Atomic int seen_calls, seen_cancels, seen_kill, seen_close, seen_why;
+static _Atomic uint64_t seen_bytes;
+static cp_reply *_Atomic held_reply;
+
+static int h_ping(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx, (void)err;
+    seen_calls++;
+    res->status = 200;
+    cp_buf_addf(&res->body, "{\"path\":\"%.*s\",\"query\":\"%.*s\",\"auth\":%s}", (int)req->path.n, req->path.p,
+                (int)req->query.n, req->query.p, cp_request_header(req, "authorization").p ? "true" : "false");
+    return 0;
+}
+
+static int h_echo(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx;
+    seen_calls++;
+    if (!req->body) return cp_fail(err, CP_E_INTERNAL_ERROR, "no body: %s", req->body_err ? req->body_err->msg : "-");
+    res->status = 200;
+    cp_jw w = cp_jw_on(&res->body);
+    cp_jw_val(&w, req->body);
+    return 0;
+}
+
+enum { BIG = 8 << 20 };
+
+static int h_big(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx, (void)req, (void)err;
+    res->status = 200;
+    res->type = "text/plain";
+    cp_buf_reserve(&res->body, BIG);
+    memset(res->body.p, 'x', BIG);
+    res->body.n = BIG;
+    return 0;
+}
+
+static int h_file(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx, (void)req, (void)err;
+    res->status = 206;
+    res->type = "application/octet-stream";
+    res->file_fd = cp_memfd("file", "0123456789", 10);
+    res->file_off = 2;
+    res->file_len = 5;
+    return 0;
+}
+
+static int h_raw(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx;
+    char buf[4096];
+    ssize_t n;
+    uint64_t total = 0;
+    while ((n = req->raw->read(req->raw, buf, sizeof buf)) > 0) total += (uint64_t)n;
+    seen_bytes = total;
+    if (n < 0) return cp_fail(err, CP_E_OPERATION_INTERRUPTED, "cut");
+    res->status = 200;
+    cp_buf_addf(&res->body, "{\"bytes\":%llu,\"length\":%lld}", (unsigned long long)total, (long long)req->raw->length);
+    return 0;
+}
+
+static bool on_cancel(cp_reply *r, cp_end why, bool kill) {
+    (void)r;
+    held_reply = NULL;
+    seen_why = (int)why;
+    seen_kill = kill;
+    seen_cancels++;
+    return false;
+}
+
+/* Answered by answer_held, or never. */
+static void h_later(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    (void)ctx, (void)req;
+    reply->on_cancel = on_cancel;
+    held_reply = reply;
+    seen_calls++;
+}
+
+static void h_now(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    (void)ctx;
+    cp_result res = {.status = 200};
+    cp_buf_addf(&res.body, "{\"now\":\"%.*s\"}", (int)req->query.n, req->query.p);
+    cp_reply_send(reply, &res);
+}
+
+typedef struct ticker {
+    cp_source src;
+    int left;      /* events still to come; < 0: none ever, waits */
+    bool ids, fat; /* fat: 1 KB each */
+} ticker;
+
+static cp_pull tick_pull(cp_source *s, size_t budget, cp_event *ev) {
+    ticker *t = CP_CONTAINER(s, ticker, src);
+    (void)budget;
+    if (t->left < 0) return CP_PULL_WAIT;
+    if (t->left == 0) return CP_PULL_END;
+    if (t->ids) snprintf(ev->id, sizeof ev->id, "%d-0", t->left);
+    cp_jw_obj(&ev->w);
+    cp_jw_ki64(&ev->w, "left", t->left--);
+    char pad[1001];
+    memset(pad, 'p', sizeof pad - 1);
+    pad[1000] = '\0';
+    if (t->fat) cp_jw_kz(&ev->w, "pad", pad);
+    cp_jw_end_obj(&ev->w);
+    return CP_PULL_EVENT;
+}
+
+static void tick_close(cp_source *s, cp_end why, bool kill) {
+    seen_why = (int)why;
+    seen_kill = kill;
+    seen_close++;
+    free(CP_CONTAINER(s, ticker, src));
+}
+
+static void h_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    static const cp_source_ops ops = {.pull = tick_pull, .close = tick_close};
+    (void)ctx;
+    cp_str n = {0}, fat;
+    ticker *t = cp_new(ticker);
+    t->src.ops = &ops;
+    t->ids = cp_request_header(req, "Last-Event-ID").p != NULL;
+    t->fat = cp_request_query(req, "fat", &fat);
+    uint64_t left = 0;
+    t->left = cp_request_query(req, "n", &n) && cp_str_u64(n, 1 << 30, &left) ? (int)left : -1;
+    seen_calls++;
+    cp_reply_stream(reply, &t->src);
+}
+
+static const cp_route fx_routes[] = {
+    {.method = CP_GET, .pattern = "/api/ping", .flags = CP_R_INLINE, .op = "ping", .sync = h_ping},
+    {.method = CP_GET, .pattern = "/healthz", .flags = CP_R_INLINE | CP_R_OPEN, .op = "health", .sync = h_ping},
+    {.method = CP_POST, .pattern = "/echo", .flags = CP_R_IO, .op = "echo", .sync = h_echo},
+    {.method = CP_GET, .pattern = "/big", .flags = CP_R_IO, .op = "big", .sync = h_big},
+    {.method = CP_GET, .pattern = "/file", .flags = CP_R_IO, .op = "file", .sync = h_file},
+    {.method = CP_PUT, .pattern = "/raw", .flags = CP_R_IO | CP_R_RAW_BODY, .op = "raw", .sync = h_raw},
+    {.method = CP_POST, .pattern = "/later", .flags = CP_R_LOOP, .op = "later", .async = h_later},
+    {.method = CP_POST, .pattern = "/now", .flags = CP_R_LOOP, .op = "now", .async = h_now},
+    {.method = CP_GET, .pattern = "/stream", .flags = CP_R_LOOP | CP_R_LASTS, .op = "stream", .async = h_stream},
+    {.method = CP_POST, .pattern = "/surprise", .flags = CP_R_LOOP, .op = "surprise", .async = h_stream},
+    {.method = CP_GET, .pattern = "/wait", .flags = CP_R_LOOP | CP_R_LASTS, .op = "wait", .async = h_later},
+};
+
+/* ---- in place of handlers/router.c ---- */
+
+struct cp_router {
+    cp_ctx ctx;
+    _Atomic uint64_t counted;
+};
+
+cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
+    (void)r;
+    cp_match m = {.method_unknown = method == CP_METHOD_UNKNOWN, .is_head = method == CP_HEAD};
+    for (unsigned i = 0; i < CP_COUNT(fx_routes); i++)
+        if (fx_routes[i].method == (m.is_head ? CP_GET : method) && cp_str_is(path, fx_routes[i].pattern))
+            m.route = &fx_routes[m.index = i];
+    return m;
+}
+
+bool cp_router_allow(cp_router *r, cp_str path, char out[64]) {
+    (void)r;
+    for (unsigned i = 0; i < CP_COUNT(fx_routes); i++) {
+        if (!cp_str_is(path, fx_routes[i].pattern)) continue;
+        strcpy(out, fx_routes[i].method == CP_GET ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+        return true;
+    }
+    return false;
+}
+
+void cp_router_refuse(const cp_match *m, cp_result *res) {
+    cp_err err;
+    cp_fail(&err, m->method_unknown ? CP_E_METHOD_NOT_ALLOWED : CP_E_UNKNOWN_ERROR,
+            "The requested endpoint was not found");
+    if (!m->method_unknown) res->status = 404;
+    cp_error_result(res, &err, NULL, (cp_str){0});
+}
+
+void cp_router_call(cp_router *r, const cp_match *m, cp_request *req, cp_result *res) {
+    cp_err err = {0};
+    if (req->body_err && req->body_err->code == CP_E_PAYLOAD_TOO_LARGE)
+        cp_error_result(res, req->body_err, NULL, (cp_str){0});
+    else if (m->route->sync(&r->ctx, req, res, &err) < 0) {
+        cp_result_free(res);
+        cp_error_result(res, &err, m->route->op, (cp_str){0});
+    }
+}
+
+void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson_doc *doc, cp_reply *reply) {
+    m->route->async(&r->ctx, req, reply);
+    yyjson_doc_free(doc);
+}
+
+void cp_router_count(cp_router *r, const cp_match *m, int status, uint64_t us) {
+    (void)m, (void)status, (void)us;
+    r->counted++;
+}
+
+/* ---- the server ---- */
+
+typedef struct fixture {
+    cp_config cfg;
+    cp_router router;
+    cp_transport t;
+    uint16_t port;
+    pthread_t thread;
+    pthread_mutex_t mu;
+    pthread_cond_t up;
+    int state; /* 1 up, -1 failed */
+    cp_err err;
+} fixture;
+
+#define SET_STR(f, d)  cfg->f = strdup(d);
+#define SET_INT(f, d)  cfg->f = d;
+#define SET_BOOL(f, d) cfg->f = d;
+#define SET_LIST(f, d) cfg->f = (cp_strlist){0};
+static void default_config(cp_config *cfg) {
+#define X(field, kind, flag, arg, def, min, max, help) SET_##kind(field, def)
+#include "schema/options.def"
+#undef X
+    cfg->has_token = false;
+    cfg->http_workers = 16;
+}
+
+#define FREE_STR(f) free(cfg->f);
+#define FREE_INT(f)
+#define FREE_BOOL(f)
+#define FREE_LIST(f)
+static void free_config(cp_config *cfg) {
+#define X(field, kind, flag, arg, def, min, max, help) FREE_##kind(field)
+#include "schema/options.def"
+#undef X
+}
+
+static void fx_signal(fixture *f, int state) {
+    pthread_mutex_lock(&f->mu);
+    f->state = state;
+    pthread_cond_broadcast(&f->up);
+    pthread_mutex_unlock(&f->mu);
+}
+
+static void *fx_main(void *arg) {
+    fixture *f = arg;
+    f->t.loop = cp_loop_new(&f->err);
+    f->t.router = &f->router;
+    f->t.config = &f->cfg;
+    f->t.ctx = &f->router.ctx;
+    int rc = f->t.loop ? cp_server_open(&f->t, 0, &f->port, &f->err) : -1;
+    fx_signal(f, rc < 0 ? -1 : 1);
+    if (rc == 0) {
+        cp_loop_run(f->t.loop, &f->err);
+        cp_server_close(&f->t);
+    }
+    cp_loop_free(f->t.loop);
+    return NULL;
+}
+
+static void fx_reset(void) {
+    seen_calls = seen_cancels = seen_kill = seen_close = 0;
+    seen_bytes = 0;
+    seen_why = -1;
+    held_reply = NULL;
+}
+
+static fixture *fx_prepare(void) {
+    fixture *f = cp_new(fixture);
+    default_config(&f->cfg);
+    pthread_mutex_init(&f->mu, NULL);
+    pthread_cond_init(&f->up, NULL);
+    cp_log_setup(2, CP_LOG_WARN, false);
+    fx_reset();
+    return f;
+}
+
+static void fx_start(fixture *f) {
+    assert_int_equal(pthread_create(&f->thread, NULL, fx_main, f), 0);
+    pthread_mutex_lock(&f->mu);
+    while (!f->state) pthread_cond_wait(&f->up, &f->mu);
+    pthread_mutex_unlock(&f->mu);
+    if (f->state < 0) fail_msg("%s", f->err.msg);
+}
+
+static void fx_stop(fixture *f) {
+    cp_loop_stop(f->t.loop);
+    pthread_join(f->thread, NULL);
+    free_config(&f->cfg);
+    free(f);
+}
+
+/* Runs fn on the loop and waits for it. */
+typedef struct on_loop {
+    cp_task task;
+    void (*fn)(void *arg);
+    void *arg;
+    _Atomic bool done;
+} on_loop;
+
+static void on_loop_run(cp_task *t) {
+    on_loop *o = CP_CONTAINER(t, on_loop, task);
+    o->fn(o->arg);
+    o->done = true;
+}
+
+#define WAIT_FOR(cond)                                                                                                 \
+    do {                                                                                                               \
+        uint64_t until_ = cp_now_ms() + PATIENCE_MS;                                                                   \
+        while (!(cond) && cp_now_ms() < until_) poll(NULL, 0, 2);                                                      \
+        if (!(cond)) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);                                \
+    } while (0)
+
+static void run_on_loop(const fixture *f, void (*fn)(void *), void *arg) {
+    on_loop o = {.fn = fn, .arg = arg};
+    cp_loop_post(f->t.loop, &o.task, on_loop_run);
+    WAIT_FOR(o.done);
+}
+
+static void answer_held_fn(void *arg) {
+    cp_result res = {.status = 200};
+    cp_buf_addz(&res.body, arg);
+    cp_reply *r = held_reply;
+    held_reply = NULL;
+    if (r) cp_reply_send(r, &res);
+}
+static void answer_held(const fixture *f, const char *body) {
+    WAIT_FOR(held_reply);
+    run_on_loop(f, answer_held_fn, (void *)(uintptr_t)body);
+}
+
+/* ---- the client ---- */
+
+static int dial(const fixture *f) {
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(f->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void put(int fd, const char *bytes) {
+    size_t n = strlen(bytes), done = 0;
+    while (done < n) {
+        ssize_t k = send(fd, bytes + done, n - done, MSG_NOSIGNAL);
+        if (k <= 0) return; /* refused early: the reply tells */
+        done += (size_t)k;
+    }
+}
+
+static void putf(int fd, const char *fmt, ...) {
+    char buf[16384];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(buf, sizeof buf, fmt, ap);
+    va_end(ap);
+    put(fd, buf);
+}
+
+/* Appends what comes; false at the end, on error, or after PATIENCE_MS of silence. */
+static bool more(int fd, cp_buf *b) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, PATIENCE_MS) != 1) return false;
+    cp_buf_reserve(b, 65536);
+    ssize_t n = read(fd, b->p + b->n, 65536);
+    if (n > 0) b->n += (size_t)n;
+    return n > 0;
+}
+
+typedef struct response {
+    cp_buf raw;
+    int status;
+    cp_str head, body; /* body: content (chunks joined) */
+    cp_buf joined;
+    bool complete; /* Content-Length reached or last chunk seen */
+    bool closes;
+} response;
+
+static cp_str header_of(const response *r, const char *name) {
+    char key[64];
+    int n = snprintf(key, sizeof key, "\r\n%s: ", name);
+    const char *p = memmem(r->head.p, r->head.n, key, (size_t)n);
+    if (!p) return (cp_str){0};
+    p += n;
+    const char *end = memmem(p, (size_t)(r->head.p + r->head.n - p), "\r\n", 2);
+    return (cp_str){p, (size_t)(end - p)};
+}
+
+static int count_headers(const response *r, const char *name) {
+    char key[64];
+    int n = snprintf(key, sizeof key, "\r\n%s: ", name), found = 0;
+    const char *p = r->head.p, *end = p + r->head.n;
+    while ((p = memmem(p, (size_t)(end - p), key, (size_t)n))) found++, p += n;
+    return found;
+}
+
+static bool join_chunks(response *r, size_t at) {
+    cp_buf_clear(&r->joined);
+    for (;;) {
+        char *nl = memmem(r->raw.p + at, r->raw.n - at, "\r\n", 2);
+        if (!nl) return false;
+        size_t n = strtoul(r->raw.p + at, NULL, 16);
+        at = (size_t)(nl + 2 - r->raw.p);
+        if (r->raw.n < at + n + 2) return false;
+        if (n == 0) return true;
+        cp_buf_add(&r->joined, r->raw.p + at, n);
+        at += n + 2;
+    }
+}
+
+static void free_response(response *r) {
+    cp_buf_free(&r->raw);
+    cp_buf_free(&r->joined);
+}
+
+/* Reads one response; left-over bytes of the next one stay out by asking for one response at a time. */
+static response get_for(int fd, bool head_only) {
+    response r = {0};
+    char *end = NULL;
+    while (!end && more(fd, &r.raw)) end = memmem(r.raw.p, r.raw.n, "\r\n\r\n", 4);
+    if (!end) return r;
+    size_t at = (size_t)(end + 4 - r.raw.p), want = 0;
+    r.head = (cp_str){r.raw.p, at};
+    r.status = atoi(r.raw.p + 9);
+    cp_str length = header_of(&r, "Content-Length");
+    bool chunked = header_of(&r, "Transfer-Encoding").p != NULL;
+    r.closes = cp_str_is(header_of(&r, "Connection"), "close");
+    if (length.p) want = strtoul(length.p, NULL, 10);
+    for (;;) {
+        bool no_body = head_only || r.status == 204 || r.status == 101;
+        r.complete = no_body || (chunked ? join_chunks(&r, at) : length.p && r.raw.n >= at + want);
+        if (r.complete || !more(fd, &r.raw)) break;
+    }
+    r.head = (cp_str){r.raw.p, at};
+    r.body = chunked ? cp_buf_str(&r.joined) : (cp_str){r.raw.p + at, r.raw.n - at};
+    return r;
+}
+static response get(int fd) { return get_for(fd, false); }
+
+static bool body_has(const response *r, const char *text) {
+    return memmem(r->body.p, r->body.n, text, strlen(text)) != NULL;
+}
+
+static bool at_end(int fd) {
+    cp_buf b = {0};
+    bool end = !more(fd, &b);
+    cp_buf_free(&b);
+    return end;
+}
+
+/* One request on a connection of its own; status, and the body must hold `text` when given. */
+static int ask(const fixture *f, const char *request, const char *text) {
+    int fd = dial(f);
+    put(fd, request);
+    response r = get(fd);
+    if (text && !body_has(&r, text)) fail_msg("no %s in: %.*s", text, (int)r.raw.n, r.raw.p);
+    int status = r.status;
+    free_response(&r);
+    close(fd);
+    return status;
+}
