@@ -36,20 +36,20 @@ void cp_session_cwd(cp_services *s, cp_str id, char out[4096]) {
     snprintf(out, 4096, "%s", cp_str_is(id, "moved") ? fx.session_cwd : s->workspace);
 }
 
-static void fx_forget(void) {
+static inline void fx_forget(void) {
     cp_result_free(&fx.res);
     yyjson_doc_free(fx.doc);
     fx.doc = NULL;
 }
 
-static void fx_root(const char *root) {
+static inline void fx_root(const char *root) {
     cp_err err = {0};
     cp_files_close(fx.svc.files);
     fx.svc.files = cp_files_open(root, &err);
     if (!fx.svc.files) fail_msg("%s", err.msg);
 }
 
-static int fx_setup(void **state) {
+static inline int fx_setup(void **state) {
     (void)state;
     strcpy(fx.dir, "/tmp/conflux-files-XXXXXX");
     if (!mkdtemp(fx.dir)) return -1;
@@ -60,7 +60,7 @@ static int fx_setup(void **state) {
     return 0;
 }
 
-static int fx_teardown(void **state) {
+static inline int fx_teardown(void **state) {
     (void)state;
     fx_forget();
     cp_files_close(fx.svc.files);
@@ -68,7 +68,7 @@ static int fx_teardown(void **state) {
     return cp_tree_remove(AT_FDCWD, fx.dir);
 }
 
-static const cp_route *fx_route(cp_method method, const char *path) {
+static inline const cp_route *fx_route(cp_method method, const char *path) {
     for (size_t i = 0; i < cp_files_nroutes; i++)
         if (cp_files_routes[i].method == method && strcmp(cp_files_routes[i].pattern, path) == 0)
             return &cp_files_routes[i];
@@ -77,7 +77,7 @@ static const cp_route *fx_route(cp_method method, const char *path) {
 }
 
 /* Serves req; the status. The body is in fx.res, parsed in fx.doc where it is JSON. */
-static int fx_serve(const cp_route *route, const cp_request *req) {
+static inline int fx_serve(const cp_route *route, const cp_request *req) {
     cp_err err = {0};
     fx_forget();
     if (route->sync(&fx.ctx, req, &fx.res, &err) < 0) {
@@ -91,7 +91,7 @@ static int fx_serve(const cp_route *route, const cp_request *req) {
     return fx.res.status;
 }
 
-static int fx_post_str(const char *path, cp_str json) {
+static inline int fx_post_str(const char *path, cp_str json) {
     yyjson_doc *doc = yyjson_read(json.p, json.n, 0);
     if (!doc) fail_msg("not JSON: %.*s", (int)json.n, json.p);
     cp_request req = {.method = CP_POST, .path = cp_str_of(path), .body = yyjson_doc_get_root(doc)};
@@ -101,7 +101,7 @@ static int fx_post_str(const char *path, cp_str json) {
 }
 
 /* In the format, each @ stands for the temporary folder. */
-__attribute__((format(printf, 2, 3))) static int fx_post(const char *path, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static inline int fx_post(const char *path, const char *fmt, ...) {
     cp_autobuf cp_buf json = {0};
     va_list ap;
     char buf[16384];
@@ -116,7 +116,7 @@ __attribute__((format(printf, 2, 3))) static int fx_post(const char *path, const
 }
 
 /* "a.b" of the last body; NULL when absent. */
-static yyjson_val *fx_get(const char *path) {
+static inline yyjson_val *fx_get(const char *path) {
     yyjson_val *v = yyjson_doc_get_root(fx.doc);
     char copy[128], *save, *part;
     snprintf(copy, sizeof copy, "%s", path);
@@ -124,17 +124,17 @@ static yyjson_val *fx_get(const char *path) {
         v = *part >= '0' && *part <= '9' ? yyjson_arr_get(v, (size_t)(*part - '0')) : yyjson_obj_get(v, part);
     return v;
 }
-static const char *fx_str(const char *path) {
+static inline const char *fx_str(const char *path) {
     const char *s = yyjson_get_str(fx_get(path));
     return s ? s : "(none)";
 }
-static int64_t fx_num(const char *path) {
+static inline int64_t fx_num(const char *path) {
     yyjson_val *v = fx_get(path);
     return yyjson_is_int(v) ? yyjson_get_sint(v) : -1;
 }
 
 /* The path of a name in the temporary folder; static storage, four at a time. */
-static const char *fx_path(const char *name) {
+static inline const char *fx_path(const char *name) {
     static char paths[4][CP_PATH_MAX];
     static unsigned at;
     char *p = paths[at++ % 4];
@@ -142,14 +142,14 @@ static const char *fx_path(const char *name) {
     return p;
 }
 
-static void fx_put(const char *name, const void *data, size_t n, mode_t mode) {
+static inline void fx_put(const char *name, const void *data, size_t n, mode_t mode) {
     cp_autofd int fd = open(fx_path(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_int_equal(cp_write_all(fd, data, n), 0);
     assert_int_equal(fchmod(fd, mode), 0);
 }
 
-static void fx_holds(const char *name, const void *data, size_t n) {
+static inline void fx_holds(const char *name, const void *data, size_t n) {
     char *p = NULL;
     size_t got = 0;
     assert_int_equal(cp_read_file(fx_path(name), (size_t)1 << 30, &p, &got), 0);
@@ -158,7 +158,7 @@ static void fx_holds(const char *name, const void *data, size_t n) {
     free(p);
 }
 
-static unsigned fx_entries(const char *name) {
+static inline unsigned fx_entries(const char *name) {
     unsigned n = 0;
     cp_autodir DIR *d = opendir(fx_path(name));
     assert_non_null(d);
@@ -166,7 +166,7 @@ static unsigned fx_entries(const char *name) {
     return n;
 }
 
-static bool fx_there(const char *name) {
+static inline bool fx_there(const char *name) {
     struct stat st;
     return lstat(fx_path(name), &st) == 0;
 }

@@ -2,6 +2,8 @@
  * have them. */
 #include "tests/component/files_fixture.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static void write_then_read_text(void **state) {
@@ -317,6 +319,32 @@ static void write_keeps_what_the_target_is(void **state) {
     assert_non_null(strstr(fx_str("message"), "ELOOP"));
 }
 
+/* The disk takes no more (here: the limit on a file's size, which fails a write in the same place): the old file stays,
+ * and nothing is left over. */
+static void a_failed_write_leaves_nothing(void **state) {
+    (void)state;
+    struct rlimit old, low;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    fx_put("old", "old", 3, 0644);
+    fx_put("hard", "hard", 4, 0644);
+    assert_int_equal(mkdir(fx_path("d"), 0755), 0);
+    getrlimit(RLIMIT_FSIZE, &old);
+    low = old;
+    low.rlim_cur = 1000;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    int replaced = fx_post("/api/write", "{\"path\":\"@/old\",\"content\":\"%02000d\"}", 0);
+    int created = fx_post("/api/write", "{\"path\":\"@/d/new\",\"content\":\"%02000d\"}", 0);
+    int in_place = fx_post("/api/write", "{\"path\":\"@/d/n\",\"content\":\"%02000d\",\"atomic\":false}", 0);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(replaced, 500);
+    assert_int_equal(created, 500);
+    assert_int_equal(in_place, 500);
+    fx_holds("old", "old", 3);
+    assert_int_equal(fx_entries("d"), 0);
+    assert_int_equal(fx_entries(""), 3);
+}
+
 /* ---- delete, mkdir, exists, mv ---- */
 
 static void delete_answers(void **state) {
@@ -552,6 +580,7 @@ int main(void) {
         T(write_errors),
         T(modes_and_owners),
         T(write_keeps_what_the_target_is),
+        T(a_failed_write_leaves_nothing),
         T(delete_answers),
         T(mkdir_answers),
         T(exists_follows_links),
