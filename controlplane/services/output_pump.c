@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -279,6 +280,13 @@ static size_t job_size(const cp_output *o) {
     return half < CP_OUT_JOB ? (size_t)(half < 4096 ? 4096 : half) : CP_OUT_JOB;
 }
 
+/* Most children write nothing to stderr: their end needs no file. */
+static bool ended_in_silence(cp_output *o) {
+    struct pollfd p = {.fd = o->pipe, .events = POLLIN};
+    if (o->file >= 0 || o->pipe < 0 || !o->readable || o->stored) return false;
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) && !(p.revents & POLLIN);
+}
+
 static void start_job(cp_output *o, bool spill) {
     struct out_job *j = &o->job;
     size_t max = 0;
@@ -318,6 +326,7 @@ void cp_output_kick(cp_output *o) {
         if (o->full) throw_away(o);
         else if (!o->in_file && o->mem.n < CP_OUT_SPILL) read_into_memory(o);
     }
+    if (o->in_file && !o->eof && ended_in_silence(o)) pipe_ended(o);
     if (!o->full && (o->in_file || o->mem.n >= CP_OUT_SPILL)) start_job(o, !o->in_file);
     cp_output_settle(o);
 }

@@ -209,7 +209,7 @@ static bool starts_differently(const char *assignment) {
 
 /* Only what a used shell of the pool cannot be told from `bash -c` by. A false alarm costs a millisecond. */
 static bool suits(const cp_exec *e, const cp_exec_job *j) {
-    static const char *const tells[] = {"set -", "set +", "xtrace", "BASH_", "shopt", "$_", "${_"};
+    static const char *const tells[] = {"set -", "set +", "xtrace", "shopt", "$_", "${_"};
     if (e->durable || j->want_stdin || j->set_user || strlen(j->command) > COMMAND_LIMIT) return false;
     for (size_t i = 0; i < CP_COUNT(tells); i++)
         if (strstr(j->command, tells[i])) return false;

@@ -1,0 +1,447 @@
+/* The output log on real pipes and files. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "services/output.h"
+
+enum { DEADLINE_MS = 60000, MIB = 1 << 20 };
+
+static struct {
+    cp_loop *loop;
+    cp_workers *workers;
+    char dir[64], path[96];
+    int ended;
+} t;
+
+static int setup(void **state) {
+    (void)state;
+    cp_err err;
+    (void)signal(SIGPIPE, SIG_IGN);
+    snprintf(t.dir, sizeof t.dir, "/tmp/output_test.XXXXXX");
+    assert_non_null(mkdtemp(t.dir));
+    snprintf(t.path, sizeof t.path, "%s/log", t.dir);
+    t.loop = cp_loop_new(&err);
+    t.workers = cp_workers_new(t.loop, 2, &err);
+    t.ended = 0;
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    cp_output_drains_close(t.loop);
+    cp_workers_free(t.workers);
+    for (int i = 0; i < 5; i++) cp_loop_once(t.loop, 0);
+    cp_loop_free(t.loop);
+    unlink(t.path);
+    assert_int_equal(rmdir(t.dir), 0);
+    return 0;
+}
+
+#define until(condition)                                                                                               \
+    do {                                                                                                               \
+        uint64_t end_ = cp_now_ms() + DEADLINE_MS;                                                                     \
+        while (!(condition)) {                                                                                         \
+            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
+            assert_int_equal(cp_loop_once(t.loop, 50), 0);                                                             \
+        }                                                                                                              \
+    } while (0)
+
+static void on_end(void *arg) { ++*(int *)arg; }
+
+static cp_output *open_kind(cp_out_kind kind, uint64_t budget, bool stop, int *w) {
+    cp_err err;
+    cp_output_opts o = {t.loop, t.workers, kind, t.path, budget, stop};
+    cp_output *out = cp_output_new(&o, &err);
+    int rw[2];
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    assert_int_equal(cp_output_attach(out, rw[0], on_end, &t.ended, &err), 0);
+    assert_int_equal(cp_nonblock(rw[1]), 0);
+    *w = rw[1];
+    return out;
+}
+
+/* Byte i of every test stream. The period is prime, so a shift of any block shows. */
+static char byte_at(uint64_t i) { return (char)('!' + i % 89); }
+
+/* Writes what the pipe takes now; the number of bytes. */
+static size_t feed_once(int w, uint64_t from, size_t n) {
+    char buf[65536];
+    if (n > sizeof buf) n = sizeof buf;
+    for (size_t i = 0; i < n; i++) buf[i] = byte_at(from + i);
+    ssize_t k = write(w, buf, n);
+    assert_true(k >= 0 || errno == EAGAIN);
+    return k > 0 ? (size_t)k : 0;
+}
+
+static void feed(int w, uint64_t from, uint64_t n) {
+    uint64_t end = cp_now_ms() + DEADLINE_MS;
+    for (uint64_t done = 0; done < n;) {
+        size_t left = n - done < MIB ? (size_t)(n - done) : MIB;
+        size_t k = feed_once(w, from + done, left);
+        done += k;
+        assert_true(cp_now_ms() < end);
+        assert_int_equal(cp_loop_once(t.loop, k ? 0 : 10), 0);
+    }
+}
+
+static void expect_bytes(cp_output *o, uint64_t from, uint64_t to) {
+    while (from < to) {
+        cp_autobuf cp_buf b = {0};
+        uint64_t at;
+        size_t n = cp_output_read(o, from, to - from < MIB ? (size_t)(to - from) : MIB, &b, &at);
+        assert_true(n > 0);
+        assert_int_equal(at, from);
+        for (size_t i = 0; i < n; i++)
+            if (b.p[i] != byte_at(from + i)) fail_msg("byte %llu", (unsigned long long)(from + i));
+        from += n;
+    }
+}
+
+static void both_kinds_keep_all(void **state) {
+    (void)state;
+    const uint64_t sizes[] = {0, 1, 65536, 256 * 1024 - 1, 256 * 1024, 3 * MIB + 7};
+    for (size_t i = 0; i < CP_COUNT(sizes); i++) {
+        for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+            int w;
+            t.ended = 0;
+            cp_output *o = open_kind((cp_out_kind)kind, UINT64_MAX, false, &w);
+            feed(w, 0, sizes[i]);
+            close(w);
+            until(t.ended);
+            assert_int_equal(t.ended, 1);
+            assert_true(cp_output_ended(o));
+            assert_int_equal(cp_output_total(o), sizes[i]);
+            assert_int_equal(cp_output_dropped(o), 0);
+            expect_bytes(o, 0, sizes[i]);
+            /* A spill leaves no name; a log without bytes makes no file. */
+            assert_int_equal(access(t.path, F_OK), kind == CP_OUT_FILE && sizes[i] ? 0 : -1);
+            cp_output_unlink(o);
+            assert_int_equal(access(t.path, F_OK), -1);
+            cp_output_free(o);
+        }
+    }
+}
+
+static void limit_keeps_the_first(void **state) {
+    (void)state;
+    for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+        const uint64_t budgets[] = {10, 100000, 300000};
+        for (size_t i = 0; i < CP_COUNT(budgets); i++) {
+            int w;
+            t.ended = 0;
+            cp_output *o = open_kind((cp_out_kind)kind, budgets[i], true, &w);
+            feed(w, 0, 5 * MIB);
+            close(w);
+            until(t.ended);
+            assert_int_equal(cp_output_total(o), 5 * MIB);
+            assert_int_equal(cp_output_kept(o), budgets[i]);
+            assert_int_equal(cp_output_first(o), 0);
+            assert_int_equal(cp_output_dropped(o), 5 * MIB - budgets[i]);
+            assert_true(cp_output_truncated(o));
+            expect_bytes(o, 0, budgets[i]);
+            cp_output_unlink(o);
+            cp_output_free(o);
+        }
+    }
+}
+
+static void exactly_the_limit_is_not_truncated(void **state) {
+    (void)state;
+    for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+        int w;
+        t.ended = 0;
+        cp_output *o = open_kind((cp_out_kind)kind, 100000, true, &w);
+        feed(w, 0, 100000);
+        close(w);
+        until(t.ended);
+        assert_false(cp_output_truncated(o));
+        expect_bytes(o, 0, 100000);
+        cp_output_unlink(o);
+        cp_output_free(o);
+    }
+}
+
+static uint64_t disk_bytes(void) {
+    struct stat st;
+    assert_int_equal(stat(t.path, &st), 0);
+    return (uint64_t)st.st_blocks * 512;
+}
+
+/* B111: the newest bytes are kept, the disk holds no more than the budget, and what is gone is counted. */
+static void oldest_are_dropped(void **state) {
+    (void)state;
+    int w;
+    cp_output *o = open_kind(CP_OUT_FILE, 4 * MIB, false, &w);
+    feed(w, 0, 40 * MIB);
+    close(w);
+    until(t.ended && cp_output_kept(o) <= 4 * MIB);
+    assert_int_equal(cp_output_total(o), 40 * MIB);
+    assert_true(cp_output_kept(o) >= 3 * MIB);
+    assert_int_equal(cp_output_first(o), cp_output_dropped(o));
+    assert_int_equal(cp_output_dropped(o) + cp_output_kept(o), cp_output_total(o));
+    expect_bytes(o, cp_output_first(o), 40 * MIB);
+    assert_true(disk_bytes() <= 4 * MIB + 64 * 1024);
+    cp_autobuf cp_buf b = {0};
+    uint64_t at;
+    assert_true(cp_output_read(o, 0, 10, &b, &at) == 10);
+    assert_int_equal(at, cp_output_first(o));
+    assert_int_equal(cp_output_read(o, 40 * MIB + 100, 10, &b, &at), 0); /* B031 */
+    cp_output_free(o);
+}
+
+static void smallest_budget(void **state) {
+    (void)state;
+    int w;
+    cp_output *o = open_kind(CP_OUT_FILE, 65536, false, &w);
+    feed(w, 0, 2 * MIB);
+    close(w);
+    until(t.ended && cp_output_kept(o) <= 65536);
+    assert_true(cp_output_kept(o) >= 32768);
+    expect_bytes(o, cp_output_first(o), 2 * MIB);
+    cp_output_free(o);
+}
+
+struct reader {
+    cp_cursor c;
+    int wakes;
+};
+
+static void on_wake(cp_cursor *c) { CP_CONTAINER(c, struct reader, c)->wakes++; }
+
+/* A live stream: the writer waits, nothing that the reader has not seen is lost; when it leaves, the child goes on. */
+static void blocking_reader_holds_the_child(void **state) {
+    (void)state;
+    int w;
+    struct reader r = {0};
+    cp_output *o = open_kind(CP_OUT_FILE, 4 * MIB, false, &w);
+    cp_cursor_open(&r.c, o, 0, true, on_wake);
+    uint64_t sent = 0;
+    uint64_t deadline = cp_now_ms() + DEADLINE_MS;
+    while (cp_output_total(o) < 4 * MIB) {
+        sent += feed_once(w, sent, 65536);
+        assert_true(cp_now_ms() < deadline);
+        assert_int_equal(cp_loop_once(t.loop, 1), 0);
+    }
+    for (int i = 0; i < 20; i++) { /* more is offered, and stays in the pipe */
+        sent += feed_once(w, sent, 65536);
+        assert_int_equal(cp_loop_once(t.loop, 1), 0);
+    }
+    assert_int_equal(cp_output_total(o), 4 * MIB);
+    assert_int_equal(cp_output_dropped(o), 0);
+    assert_true(r.wakes > 0);
+    expect_bytes(o, 0, 4 * MIB);
+    cp_cursor_advance(&r.c, 4 * MIB);
+    uint64_t end = sent + MIB;
+    feed(w, sent, MIB);
+    until(cp_output_total(o) == end);
+    assert_true(cp_output_first(o) <= 4 * MIB); /* nothing that it has not seen is dropped */
+    cp_cursor_close(&r.c);
+    feed(w, end, 20 * MIB);
+    close(w);
+    until(t.ended);
+    assert_int_equal(cp_output_total(o), end + 20 * MIB);
+    expect_bytes(o, cp_output_first(o), cp_output_total(o));
+    cp_output_free(o);
+}
+
+static void cursors_are_told_of_news_only(void **state) {
+    (void)state;
+    for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+        int w;
+        struct reader r = {0}, late = {0};
+        t.ended = 0;
+        cp_output *o = open_kind((cp_out_kind)kind, UINT64_MAX, false, &w);
+        cp_cursor_open(&r.c, o, 0, false, on_wake);
+        for (int i = 0; i < 3; i++) cp_loop_once(t.loop, 0);
+        assert_int_equal(r.wakes, 0);
+        feed(w, 0, 10);
+        until(r.wakes == 1);
+        cp_cursor_open(&late.c, o, 3, false, on_wake); /* there is something for it already */
+        assert_int_equal(late.wakes, 0);
+        until(late.wakes == 1);
+        cp_cursor_advance(&r.c, 10);
+        for (int i = 0; i < 3; i++) cp_loop_once(t.loop, 0);
+        assert_int_equal(r.wakes, 1);
+        close(w);
+        until(t.ended);
+        assert_int_equal(r.wakes, 2);
+        cp_cursor_close(&r.c);
+        cp_cursor_close(&r.c);
+        cp_cursor_close(&late.c);
+        cp_output_unlink(o);
+        cp_output_free(o);
+    }
+}
+
+/* The pipe has a writer still: what is in it counts, the writer lives on. */
+static void finish_takes_what_is_there(void **state) {
+    (void)state;
+    for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+        int w;
+        struct reader r = {0};
+        t.ended = 0;
+        cp_output *o = open_kind((cp_out_kind)kind, 100, false, &w);
+        cp_cursor_open(&r.c, o, 0, true, on_wake); /* a reader that is not served must not keep the end away */
+        size_t n = feed_once(w, 0, 50000);
+        cp_output_finish(o);
+        until(t.ended);
+        assert_int_equal(cp_output_total(o), n);
+        expect_bytes(o, cp_output_first(o), n);
+        cp_cursor_close(&r.c);
+        cp_output_unlink(o);
+        cp_output_free(o);
+        feed(w, 0, 4 * MIB); /* neither SIGPIPE nor a full pipe */
+        close(w);
+    }
+}
+
+static void own_words_come_last(void **state) {
+    (void)state;
+    for (int kind = CP_OUT_MEMORY; kind <= CP_OUT_FILE; kind++) {
+        int w;
+        t.ended = 0;
+        cp_output *o = open_kind((cp_out_kind)kind, 1000, false, &w);
+        cp_output_append(o, CP_STR("bye"));
+        assert_int_equal(write(w, "hello ", 6), 6);
+        close(w);
+        until(t.ended);
+        cp_autobuf cp_buf b = {0};
+        uint64_t at;
+        assert_int_equal(cp_output_read(o, 0, 100, &b, &at), 9);
+        assert_memory_equal(b.p, "hello bye", 9);
+        cp_output_unlink(o);
+        cp_output_free(o);
+    }
+}
+
+static void no_pipe_is_an_end(void **state) {
+    (void)state;
+    cp_err err;
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, 1000, false};
+    cp_output *o = cp_output_new(&opts, &err);
+    assert_int_equal(cp_output_attach(o, -1, on_end, &t.ended, &err), 0);
+    assert_int_equal(t.ended, 0);
+    until(t.ended == 1);
+    assert_int_equal(cp_output_total(o), 0);
+    cp_output_free(o);
+}
+
+/* A restarted server: the file is the truth, its holes included; writing goes on where it stopped. */
+static void reopened_log_goes_on(void **state) {
+    (void)state;
+    int w, rw[2];
+    cp_err err;
+    cp_output *o = open_kind(CP_OUT_FILE, 2 * MIB, false, &w);
+    feed(w, 0, 6 * MIB);
+    close(w);
+    until(t.ended && cp_output_kept(o) <= 2 * MIB);
+    uint64_t first = cp_output_first(o);
+    cp_output_free(o);
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, 2 * MIB, false};
+    o = cp_output_reopen(&opts, 0, &err); /* the row is older than the holes */
+    assert_non_null(o);
+    assert_int_equal(cp_output_total(o), 6 * MIB);
+    assert_int_equal(cp_output_first(o), first);
+    assert_false(cp_output_ended(o));
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    t.ended = 0;
+    assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
+    feed(rw[1], 6 * MIB, 100);
+    close(rw[1]);
+    until(t.ended);
+    expect_bytes(o, cp_output_first(o), 6 * MIB + 100);
+    cp_output_free(o);
+    unlink(t.path);
+    o = cp_output_reopen(&opts, 0, &err); /* the file is gone */
+    assert_int_equal(cp_output_total(o), 0);
+    cp_output_finish(o);
+    cp_output_free(o);
+}
+
+/* A disk that takes nothing ends neither the child nor the log. */
+static void full_disk(void **state) {
+    (void)state;
+    int w, rw[2];
+    cp_err err;
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, "/nonexistent/folder/log", MIB, false};
+    cp_output *o = cp_output_new(&opts, &err);
+    assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
+    w = rw[1];
+    assert_int_equal(cp_nonblock(w), 0);
+    feed(w, 0, 2 * MIB);
+    close(w);
+    until(t.ended);
+    assert_int_equal(cp_output_total(o), 2 * MIB);
+    assert_int_equal(cp_output_dropped(o), 2 * MIB);
+    cp_output_free(o);
+}
+
+static void freed_while_a_job_runs(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        int w;
+        cp_output *o = open_kind(CP_OUT_FILE, MIB, false, &w);
+        feed_once(w, 0, 65536);
+        cp_loop_once(t.loop, 0);
+        cp_output_unlink(o);
+        cp_output_free(o);
+        close(w);
+    }
+    for (int i = 0; i < 20; i++) cp_loop_once(t.loop, 10);
+    assert_int_equal(t.ended, 0);
+    assert_int_equal(access(t.path, F_OK), -1);
+}
+
+static void close_on_end(void *arg) {
+    cp_output **o = arg;
+    cp_output_free(*o);
+    *o = NULL;
+}
+
+static void may_be_freed_at_its_end(void **state) {
+    (void)state;
+    cp_err err;
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_MEMORY, t.path, MIB, false};
+    cp_output *o = cp_output_new(&opts, &err);
+    int rw[2];
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    assert_int_equal(cp_output_attach(o, rw[0], close_on_end, &o, &err), 0);
+    close(rw[1]);
+    until(!o);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(both_kinds_keep_all),
+        T(limit_keeps_the_first),
+        T(exactly_the_limit_is_not_truncated),
+        T(oldest_are_dropped),
+        T(smallest_budget),
+        T(blocking_reader_holds_the_child),
+        T(cursors_are_told_of_news_only),
+        T(finish_takes_what_is_there),
+        T(own_words_come_last),
+        T(no_pipe_is_an_end),
+        T(reopened_log_goes_on),
+        T(full_disk),
+        T(freed_while_a_job_runs),
+        T(may_be_freed_at_its_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
