@@ -28,7 +28,7 @@ static struct fixture {
 } fx;
 
 /* Everything as schema/options.def says. */
-static void fx_config(cp_config *c) {
+static inline void fx_config(cp_config *c) {
 #define FX_STR(f, d)  c->f = (char *)(uintptr_t)(d);
 #define FX_INT(f, d)  c->f = (d);
 #define FX_BOOL(f, d) c->f = (d);
@@ -38,9 +38,9 @@ static void fx_config(cp_config *c) {
 #undef X
 }
 
-static void fx_held(void *arg, const cp_held *h) { cp_services_held(arg, h); }
+static inline void fx_held(void *arg, const cp_held *h) { cp_services_held(arg, h); }
 
-static void fx_loop(void) {
+static inline void fx_loop(void) {
     static char path[] = "PATH=/usr/local/bin:/usr/bin:/bin", home[] = "HOME=/tmp", lang[] = "LANG=C.UTF-8";
     static char *env[] = {path, home, lang, NULL};
     cp_err err;
@@ -55,7 +55,7 @@ static void fx_loop(void) {
         .loop = fx.loop, .config = &fx.config, .state_dir = fx.dir, .workspace = fx.workspace, .base_env = env};
 }
 
-static void fx_open(void) {
+static inline void fx_open(void) {
     cp_err err = {0};
     cp_keeper_hello hello;
     cp_keeper_events ev = {.arg = &fx.s, .on_held = fx_held};
@@ -68,8 +68,9 @@ static void fx_open(void) {
     if (cp_services_open(&fx.s, &err) < 0) fail_msg("%s", err.msg);
 }
 
-static void fx_close(void) {
+static inline void fx_close(void) {
     cp_services_close(&fx.s);
+    cp_registry_close(fx.s.registry);
     cp_workers_free(fx.s.workers);
     for (int i = 0; i < 5; i++) cp_loop_once(fx.loop, 0); /* what the workers have posted */
     cp_keeper_close(fx.s.keeper);
@@ -80,14 +81,14 @@ static void fx_close(void) {
     assert_int_equal(system(command), 0);
 }
 
-static int fx_setup(void **state) {
+static inline int fx_setup(void **state) {
     (void)state;
     fx_loop();
     fx_open();
     return 0;
 }
 
-static int fx_teardown(void **state) {
+static inline int fx_teardown(void **state) {
     (void)state;
     fx_close();
     return 0;
@@ -111,44 +112,44 @@ struct run {
     bool existing;
 };
 
-static void run_on_start(cp_exec_watch *w, cp_exec *e) {
+static inline void run_on_start(cp_exec_watch *w, cp_exec *e) {
     struct run *r = CP_CONTAINER(w, struct run, w);
     assert_ptr_equal(e, w->exec);
     r->starts++;
 }
 
-static void run_on_end(cp_exec_watch *w, cp_exec *e) {
+static inline void run_on_end(cp_exec_watch *w, cp_exec *e) {
     struct run *r = CP_CONTAINER(w, struct run, w);
     assert_true(e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED);
     assert_int_equal(r->starts, 1);
     r->ends++;
 }
 
-static int run_try(struct run *r, const cp_exec_spec *spec, cp_err *err) {
+static inline int run_try(struct run *r, const cp_exec_spec *spec, cp_err *err) {
     *r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
     int rc = cp_exec_start(&fx.s, spec, &r->w, &r->e, &r->existing, err);
     assert_int_equal(r->starts, 0);
     return rc;
 }
 
-static void run_begin(struct run *r, const cp_exec_spec *spec) {
+static inline void run_begin(struct run *r, const cp_exec_spec *spec) {
     cp_err err = {0};
     if (run_try(r, spec, &err) < 0) fail_msg("%s", err.msg);
 }
 
-static void run_wait(struct run *r) {
+static inline void run_wait(struct run *r) {
     fx_until(r->ends);
     assert_int_equal(r->ends, 1);
 }
 
-static void run_free(struct run *r) {
+static inline void run_free(struct run *r) {
     cp_exec_watch_del(&r->w);
     cp_exec_unref(r->e);
     r->e = NULL;
 }
 
 /* All of a stream as a string; owner frees. */
-static char *run_output(const struct run *r, int which) {
+static inline char *run_output(const struct run *r, int which) {
     cp_buf b = {0};
     uint64_t at, from = 0;
     while (cp_output_read(r->e->out[which], from, 1 << 20, &b, &at)) from = at + (b.n - from);
@@ -156,7 +157,7 @@ static char *run_output(const struct run *r, int which) {
     return b.p;
 }
 
-static void run_expect(const cp_exec_spec *spec, int code, const char *out, const char *err) {
+static inline void run_expect(const cp_exec_spec *spec, int code, const char *out, const char *err) {
     struct run r;
     run_begin(&r, spec);
     run_wait(&r);

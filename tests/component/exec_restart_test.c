@@ -1,0 +1,259 @@
+/* What a restarted server makes of the children and rows of the one before it. The former server is played by the test:
+ * it has spawned a durable child, written its row, and handed its descriptors to the next one. */
+#include "component/services_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+struct former {
+    cp_child child;
+    bool spawned, exited;
+    cp_exit exit;
+    int in, out, err; /* what the keeper would hold */
+    char key[64];
+};
+
+static void spawned(cp_child *c, int sys, const char *step) {
+    (void)step;
+    assert_int_equal(sys, 0);
+    CP_CONTAINER(c, struct former, child)->spawned = true;
+}
+
+static void exited(cp_child *c, const cp_exit *x) {
+    struct former *f = CP_CONTAINER(c, struct former, child);
+    f->exited = true;
+    f->exit = *x;
+}
+
+static cp_keeper *keeper(void) {
+    static const cp_keeper_events none = {0};
+    cp_err err = {0};
+    cp_keeper_hello hello;
+    int fd = keeper_fixture_start(&fx.keeper_pid);
+    cp_keeper *k = cp_keeper_open(fx.loop, fd, &none, &hello, &err);
+    assert_non_null(k);
+    cp_buf_free(&hello.config);
+    return k;
+}
+
+static int setup(void **state) {
+    (void)state;
+    cp_err err = {0};
+    fx_loop();
+    fx.s.keeper = keeper();
+    fx.s.workers = cp_workers_new(fx.loop, 2, &err);
+    fx.s.registry = cp_registry_open(fx.loop, fx.dir, &err);
+    if (!fx.s.registry) fail_msg("%s", err.msg);
+    cp_autobuf cp_buf logs = {0};
+    cp_buf_addf(&logs, "%s/logs", fx.dir);
+    assert_int_equal(mkdir(cp_buf_z(&logs), 0700), 0);
+    return 0;
+}
+
+static void write_log(const char *id, const char *text) {
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/logs/%s.out", fx.dir, id);
+    int fd = open(cp_buf_z(&path), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(cp_write_all(fd, text, strlen(text)), 0);
+    close(fd);
+}
+
+static void write_row(const char *id, const char *state, const struct former *f) {
+    cp_exec_row row = {.id = id,
+                       .process_id = strncmp(id, "p", 1) == 0 ? id : NULL,
+                       .kind = *id == 'p' ? CP_ROW_PROCESS : CP_ROW_BUFFERED,
+                       .command = "test",
+                       .state = state,
+                       .pid = f ? f->child.pid : 0,
+                       .pid_start = f ? f->child.start_time : 0,
+                       .started_ms = cp_wall_ms() - 5000,
+                       .exit_code = -1};
+    if (strcmp(state, "ended") == 0) {
+        row.ended_ms = row.started_ms + 1500;
+        row.outcome = "exited";
+        row.exit_code = 3;
+        row.total[0] = 5;
+    }
+    row.fingerprint[0] = 7;
+    cp_registry_put_exec(fx.s.registry, &row, NULL);
+    assert_int_equal(cp_registry_flush(fx.s.registry, NULL), 0);
+}
+
+static void begin(struct former *f, const char *id, const char *script) {
+    cp_err err;
+    int in[2], out[2], errp[2];
+    *f = (struct former){.child = {.on_spawn = spawned, .on_exit = exited}};
+    snprintf(f->key, sizeof f->key, "x:%s", id);
+    assert_int_equal(cp_pipe(in, 0), 0);
+    assert_int_equal(cp_pipe(out, 0), 0);
+    assert_int_equal(cp_pipe(errp, 0), 0);
+    const char *const argv[] = {"bash", "-c", script, NULL};
+    cp_spawn s = {.argv = argv,
+                  .env = (const char *const *)fx.s.base_env,
+                  .cwd = "/",
+                  .fds = {in[0], out[1], errp[1], -1, -1, -1, -1, -1},
+                  .hold = {in[1], out[0], errp[0]},
+                  .key = f->key};
+    assert_int_equal(cp_keeper_spawn(fx.s.keeper, &f->child, &s, &err), 0);
+    close(in[0]);
+    close(out[1]);
+    close(errp[1]);
+    f->in = in[1];
+    f->out = out[0];
+    f->err = errp[0];
+    fx_until(f->spawned);
+}
+
+static void hand_over(struct former *f) {
+    cp_held h = {.tag = f->child.tag,
+                 .key = f->key,
+                 .pid = f->child.pid,
+                 .start_time = f->child.start_time,
+                 .exited = f->exited,
+                 .exit = f->exit,
+                 .fds = {f->in, f->out, f->err}};
+    cp_keeper_forget(fx.s.keeper, &f->child);
+    cp_services_held(&fx.s, &h);
+}
+
+static void open_services(void) {
+    cp_err err = {0};
+    if (cp_services_open(&fx.s, &err) < 0) fail_msg("%s", err.msg);
+}
+
+static void watch(struct run *r, const char *id) {
+    *r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    r->e = cp_exec_find(&fx.s, cp_str_of(id));
+    assert_non_null(r->e);
+    cp_exec_ref(r->e);
+    cp_exec_watch_add(r->e, &r->w);
+}
+
+static void expect_out(const struct run *r, const char *want) {
+    cp_autofree char *out = run_output(r, 0);
+    assert_string_equal(out, want);
+}
+
+static void running_child_goes_on(void **state) {
+    (void)state;
+    struct former f;
+    struct run r;
+    begin(&f, "p1", "echo two; read x; echo $x; exit 4");
+    write_row("p1", "running", &f);
+    write_log("p1", "one\n"); /* what the former server had stored */
+    hand_over(&f);
+    open_services();
+    watch(&r, "p1");
+    assert_string_equal(cp_exec_status(r.e), "running");
+    assert_ptr_equal(cp_exec_find_process(&fx.s, CP_STR("p1")), r.e);
+    assert_int_equal(r.e->pid, f.child.pid);
+    fx_until(cp_output_total(r.e->out[0]) == 8);
+    assert_int_equal(write(f.in, "three\n", 6), 6);
+    run_wait(&r);
+    expect_out(&r, "one\ntwo\nthree\n");
+    assert_int_equal(r.e->exit_code, 4);
+    assert_string_equal(cp_exec_status(r.e), "failed");
+    run_free(&r);
+}
+
+static void ended_child_gets_its_status(void **state) {
+    (void)state;
+    struct former f;
+    struct run r;
+    begin(&f, "p2", "echo last words; kill -TERM $$");
+    write_row("p2", "running", &f);
+    fx_until(f.exited);
+    hand_over(&f);
+    open_services();
+    watch(&r, "p2");
+    run_wait(&r);
+    expect_out(&r, "last words\n");
+    assert_int_equal(r.e->signal, SIGTERM);
+    assert_string_equal(cp_exec_status(r.e), "killed");
+    run_free(&r);
+}
+
+static void history_is_there(void **state) {
+    (void)state;
+    struct run r;
+    write_row("p3", "ended", NULL);
+    write_log("p3", "kept\n");
+    write_log("stray", "of a call that no row names");
+    open_services();
+    watch(&r, "p3");
+    run_wait(&r);
+    assert_int_equal(r.e->exit_code, 3);
+    assert_int_equal(r.e->ended_ms - r.e->started_ms, 1500);
+    expect_out(&r, "kept\n");
+    assert_true(cp_output_ended(r.e->out[0]));
+    run_free(&r);
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/logs/stray.out", fx.dir);
+    assert_int_equal(access(cp_buf_z(&path), F_OK), -1);
+}
+
+/* Neither the keeper nor the row knows how it ended: that is what the client is told, and it does not run again. */
+static void without_a_child_it_is_lost(void **state) {
+    (void)state;
+    struct run r, again;
+    cp_err err;
+    write_row("p4", "running", NULL);
+    write_row("job", "intent", NULL);
+    open_services();
+    watch(&r, "p4");
+    run_wait(&r);
+    assert_int_equal(r.e->outcome, CP_OUTCOME_lost);
+    assert_string_equal(cp_exec_status(r.e), "error");
+    assert_int_equal(r.e->exit_code, -1);
+    run_free(&r);
+    cp_exec_spec s = shell_spec("test");
+    s.exec_id = CP_STR("job");
+    s.fingerprint[0] = 7;
+    assert_int_equal(run_try(&again, &s, &err), 0);
+    assert_true(again.existing);
+    run_wait(&again);
+    assert_int_equal(again.e->outcome, CP_OUTCOME_lost);
+    run_free(&again);
+}
+
+static void child_without_a_row_is_ended(void **state) {
+    (void)state;
+    struct former f;
+    begin(&f, "nobody", "sleep 1000; true");
+    pid_t pid = f.child.pid;
+    hand_over(&f);
+    open_services();
+    fx_until(kill(pid, 0) < 0 && errno == ESRCH);
+    assert_null(cp_exec_find(&fx.s, CP_STR("nobody")));
+}
+
+/* The end is on disk: a server that starts now finds it. */
+static void end_is_recorded(void **state) {
+    (void)state;
+    struct run r;
+    open_services();
+    cp_exec_spec s = shell_spec("echo out; exit 6");
+    s.exec_id = CP_STR("mine");
+    run_begin(&r, &s);
+    run_wait(&r);
+    run_free(&r);
+    cp_services_close(&fx.s);
+    open_services();
+    watch(&r, "mine");
+    run_wait(&r);
+    assert_int_equal(r.e->exit_code, 6);
+    expect_out(&r, "out\n");
+    run_free(&r);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
+    const struct CMUnitTest tests[] = {
+        T(running_child_goes_on),      T(ended_child_gets_its_status),  T(history_is_there),
+        T(without_a_child_it_is_lost), T(child_without_a_row_is_ended), T(end_is_recorded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
