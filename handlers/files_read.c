@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/escape.h"
@@ -131,13 +132,24 @@ static void put_rest(const reader *r, cp_jw *w) {
     cp_success_end(w);
 }
 
+/* Room for the body. A large one comes fresh from the kernel, and its page faults cost as much as reading the file;
+ * taken all at once they save a fifth of a 1 MB read. (Kernels before 5.14 refuse; the faults then come one by one.) */
+static void reserve_body(cp_buf *b, uint64_t n) {
+    enum { WORTH = 256 * 1024, PAGE = 4096 };
+    cp_buf_reserve(b, n + 1024);
+    if (n < WORTH) return;
+    uintptr_t from = ((uintptr_t)b->p + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    uintptr_t to = ((uintptr_t)b->p + b->n + n) & ~(uintptr_t)(PAGE - 1);
+    madvise((void *)from, to - from, MADV_POPULATE_WRITE);
+}
+
 static int serve(reader *r, cp_str path, cp_result *res) {
     cp_err err;
     uint64_t n = r->sized ? r->end - r->start : 0;
     cp_jw w = cp_success_begin(res);
     cp_jw_kstr(&w, "path", path);
     cp_jw_key(&w, "content");
-    cp_buf_reserve(&res->body, (r->base64 ? n / 3 * 4 : n + n / 16) + 1024);
+    reserve_body(&res->body, r->base64 ? n / 3 * 4 : n + n / 16);
     cp_buf_addc(&res->body, '"');
     if (put_content(r, &res->body) < 0) {
         cp_fail_sys(&err, CP_E_FILESYSTEM_ERROR, errno, "read");
