@@ -4,14 +4,14 @@
 #include "services/exec.h"
 
 typedef struct cp_session_spec {
-    cp_str id;                 /* empty: generated session_<ms>_<12 hex> */
-    cp_str cwd;                /* empty: the workspace; a missing folder: $HOME */
+    cp_str id;  /* empty: generated session_<ms>_<12 hex> */
+    cp_str cwd; /* empty: the workspace; a missing folder: $HOME */
     const cp_env_var *env;
     size_t nenv;
     uint64_t command_timeout_ms; /* default for commands that name none; 0: none */
 } cp_session_spec;
 
-int cp_sessions_open(cp_services *s, cp_err *err);  /* called by cp_services_open */
+int cp_sessions_open(cp_services *s, cp_err *err); /* called by cp_services_open */
 void cp_sessions_close(cp_services *s);
 /* A shell of a former server (key "s:…"), before cp_sessions_open; takes the descriptors. */
 void cp_sessions_held(cp_services *s, const cp_held *h);
@@ -20,8 +20,9 @@ void cp_sessions_held(cp_services *s, const cp_held *h);
  * -1 SESSION_ALREADY_EXISTS; a dead one is replaced. LIMIT_EXCEEDED over the limit. */
 typedef void cp_session_done(void *arg, const cp_err *err, const char *id);
 int cp_session_create(cp_services *s, const cp_session_spec *spec, cp_session_done *done, void *arg, cp_err *err);
-/* Ends it: pending commands end at once (SESSION_DESTROYED), background processes are killed unless keep. done when the
- * shell is gone; the id can be created again as soon as this has returned. Unknown: -1 (INTERNAL_ERROR per the page). */
+/* Ends it: pending commands end at once (SESSION_DESTROYED), background processes are killed unless keep. done when
+ * the shell is gone; the id can be created again as soon as this has returned. Unknown: -1 (INTERNAL_ERROR per the
+ * page). */
 int cp_session_delete(cp_services *s, cp_str id, bool keep, cp_session_done *done, void *arg, cp_err *err);
 /* Ids in the order of creation; the strings are borrowed for the call. */
 void cp_session_each(cp_services *s, void (*fn)(void *arg, const char *id), void *arg);

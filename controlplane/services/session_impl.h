@@ -12,6 +12,7 @@ enum {
     CP_SESSION_ID_MAX = 200,     /* the keeper's key holds it */
     CP_SESSION_BREAK_MS = 10,    /* between two interrupts of a busy shell */
     CP_SESSION_REPLACE_MS = 300, /* then it is replaced */
+    CP_SESSION_REFRESH_MS = 20,  /* idle for so long: it tells what it exports */
     CP_SESSION_POLL_FIRST_MS = 100,
     CP_SESSION_POLL_MS = 500,
     CP_SESSION_PID_MS = 5000,       /* a subshell that has not reported by then never will */
@@ -112,6 +113,8 @@ struct cp_session {
     int exports_fd; /* FIFO x; -1 until needed */
     cp_io exports_io;
     cp_buf exports_new, exports; /* being received; the last whole dump */
+    bool exports_fresh;          /* nothing has run since it was asked for */
+    cp_timer refresh;
 
     char *cwd; /* as of the last completed command; under cp_sessions.lock */
 
@@ -170,7 +173,8 @@ void session_shell_kill(struct cp_session *s);
 void session_shell_forget(struct cp_session *s);
 int session_type(struct cp_session *s, cp_str text);
 int session_record(struct cp_session *s, cp_str text, cp_err *err);
-void session_exports_open(struct cp_session *s);
+bool session_exports_open(struct cp_session *s);
+void session_exports_refresh(struct cp_session *s); /* asks for them when the shell stays idle */
 void session_interrupt(struct cp_session *s);
 void session_watch_turn(struct cp_session *s); /* starts the check that a command is answered at all */
 

@@ -127,20 +127,22 @@ static pid_t last_pid(const cp_services *svc) {
     return field ? (pid_t)strtol(field, NULL, 10) : 0;
 }
 
+static int type(struct cp_session *s, const cp_buf *text, cp_err *err) {
+    if (session_type(s, cp_buf_str(text)) == 0) return 0;
+    return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "the shell of session %s cannot be reached", s->id);
+}
+
 static int type_lines(struct cp_session *s, const cp_buf *record, cp_err *err) {
     cp_autobuf cp_buf lines = {0};
     cp_script_lines(&lines, s->path);
-    if (session_record(s, cp_buf_str(record), err) < 0) return -1;
-    if (session_type(s, cp_buf_str(&lines)) < 0)
-        return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "the shell of session %s cannot be reached", s->id);
-    return 0;
+    return session_record(s, cp_buf_str(record), err) < 0 ? -1 : type(s, &lines, err);
 }
 
 static int begin_internal(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
     if (j->kind == JOB_SYNC) {
         cp_script_sync(&text, s->path, j->seq);
-        return session_type(s, cp_buf_str(&text));
+        return type(s, &text, err);
     }
     cp_script script = {.dir = s->path, .seq = j->seq, .command = cp_buf_z(&s->exports)};
     cp_script_silent(&text, &script);
@@ -173,11 +175,7 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
         cp_script_background(text, &script);
         return;
     }
-    /* A shell may have to be replaced when there is a deadline; 30 µs that a command without one does not pay. */
-    if (j->exec->timeout_ms) {
-        session_exports_open(s);
-        script.dump = s->exports_fd >= 0;
-    }
+    script.dump = j->exec->timeout_ms && !s->exports_fresh && session_exports_open(s);
     cp_script_foreground(text, &script);
 }
 
@@ -198,12 +196,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     return 0;
 }
 
-/* Gives the channels back and the turn on. */
-void session_turn_over(struct cp_session *s) {
-    struct session_job *j = s->current;
-    s->current = NULL;
-    cp_timer_stop(s->svc->loop, &s->poll);
-    cp_timer_stop(s->svc->loop, &s->interrupt);
+static void give_back(struct cp_session *s, struct session_job *j) {
     session_job_close(j);
     if (j->pair && j->kind == JOB_BACKGROUND) {
         session_pair_drop(s, j->pair);
@@ -212,6 +205,15 @@ void session_turn_over(struct cp_session *s) {
         s->pairs = j->pair;
     }
     j->pair = NULL;
+}
+
+/* Gives the channels back and the turn on. */
+void session_turn_over(struct cp_session *s) {
+    struct session_job *j = s->current;
+    s->current = NULL;
+    cp_timer_stop(s->svc->loop, &s->poll);
+    cp_timer_stop(s->svc->loop, &s->interrupt);
+    give_back(s, j);
     j->state = JOB_DETACHED;
     j->s = NULL;
     job_unref(j);
@@ -229,11 +231,17 @@ void session_pump(struct cp_session *s) {
     struct session_job *j = s->current = pop(s);
     j->state = JOB_TURN;
     j->seq = ++s->seq;
-    if (begin(s, j, &err) < 0) {
+    if (begin(s, j, &err) == 0) {
+        session_watch_turn(s);
+    } else if (err.sys ==
+               EPIPE) { /* the shell has just ended: the keeper is about to say so, and the next one runs it */
+        s->shell = SHELL_DYING;
+        s->current = NULL;
+        give_back(s, j);
+        session_job_push(s, j, true);
+    } else {
         job_fail(j, &err);
         session_turn_over(s);
-    } else {
-        session_watch_turn(s);
     }
 }
 
@@ -253,6 +261,7 @@ static void update_cwd(struct cp_session *s) {
 
 static void foreground_done(struct cp_session *s, struct session_job *j, int status) {
     s->last_status = status;
+    session_exports_refresh(s);
     if (!j->temp_cwd) update_cwd(s);
     cp_close(&j->keep[0]); /* before exec.c looks: the end of the output shows at once */
     cp_close(&j->keep[1]);
@@ -285,9 +294,15 @@ static void child_exit(cp_child *c, const cp_exit *x) {
 static void child_adopted(cp_child *c, int sys, const char *step) {
     struct session_job *j = CP_CONTAINER(c, struct session_job, kid.child);
     (void)step;
-    if (sys || !j->exec) { /* gone before it was told to begin; or nobody wants it: without a word it ends */
+    if (sys || !j->exec ||
+        (j->s && j->s->deleted)) { /* gone before it was told to begin; or nobody wants it: without a word it ends */
         cp_err err;
-        cp_fail_sys(&err, CP_E_COMMAND_EXECUTION_ERROR, sys, "the command could not be started");
+        if (j->s && j->s->deleted) {
+            cp_fail(&err, CP_E_SESSION_DESTROYED, "session %s has been deleted", j->s->id);
+            if (j->exec) j->exec->session_destroyed = true;
+        } else {
+            cp_fail_sys(&err, CP_E_COMMAND_EXECUTION_ERROR, sys, "the command could not be started");
+        }
         j->booked = !sys;
         cp_close(&j->go);
         job_fail(j, &err);

@@ -181,14 +181,14 @@ static void add_tail(cp_buf *out, const cp_script *s) {
 }
 
 /* NUL ends a dump and begins the next: half a dump is never taken for a whole one. */
-static void dump_exports(cp_buf *out, const char *dir) {
+void cp_script_exports(cp_buf *out, const char *dir) {
     cp_buf_addz(out, "{ \\builtin printf '\\0';\\builtin export -p;\\builtin printf '\\0'; }");
     redirect(out, " >", dir, "x");
     cp_buf_addz(out, "||:\n");
 }
 
 void cp_script_foreground(cp_buf *out, const cp_script *s) {
-    if (s->dump) dump_exports(out, s->dir);
+    if (s->dump) cp_script_exports(out, s->dir);
     env_enter(out, s->env);
     if (s->cwd) evaluate_in_cwd(out, s);
     else evaluate(out, s);
@@ -209,10 +209,11 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
     char name[32];
     cp_buf_addz(out, "( (\n");
     for (int i = 0; s->env && s->env[i]; i++) export_one(out, s->env[i]);
-    /* The FIFO is open before the report: the go-ahead has a place to wait. A server that is gone gives none. */
+    /* The FIFO is open before the report: the go-ahead has a place to wait. A server that is gone gives none. -t: or
+     * the client's TMOUT would count. */
     cp_buf_addf(out, "{ \\builtin printf 'p%llu %%s\\n' \"${BASHPID-}\"", (unsigned long long)s->seq);
     redirect(out, " >", s->dir, "s");
-    cp_buf_addz(out, "\n\\builtin read -r " V "||\\builtin exit 125\n}");
+    cp_buf_addz(out, "\n\\builtin read -rt 3600 " V "||\\builtin exit 125\n}");
     fifo_name(name, 'g', s->pair);
     redirect(out, " <", s->dir, name);
     cp_buf_addc(out, '\n');

@@ -31,6 +31,8 @@ void cp_script_hello(cp_buf *out);
 void cp_script_lines(cp_buf *out, const char *dir);
 /* A line that only reports, as if command `seq` had ended with 0: answered when all before it is done. */
 void cp_script_sync(cp_buf *out, const char *dir, uint64_t seq);
+/* A line that writes the exported variables, as commands that set them, to the FIFO x: NUL, text, NUL. */
+void cp_script_exports(cp_buf *out, const char *dir);
 /* The record of a command run in the shell itself. Reports: "i<seq>" when stdin is open (only with `in`), then
  * "d<seq> <status>". */
 void cp_script_foreground(cp_buf *out, const cp_script *s);

@@ -58,7 +58,11 @@ static void on_report(cp_io *io, uint32_t events) {
     if (s->inbox.n > 256) cp_buf_clear(&s->inbox); /* a process of the session writes there what is not a report */
 }
 
-/* ---- exported variables, for the shell that may have to take over ---- */
+/* ---- exported variables, for the shell that may have to take over ----
+ *
+ * Written to a FIFO, not a file: they are kept nowhere, and `ulimit -f` cannot kill the shell for it. A dump costs 30
+ * µs, so it is made while the shell is idle, and before a command only when that has a deadline and none has been made
+ * since the last. */
 
 static void on_exports(cp_io *io, uint32_t events) {
     (void)events;
@@ -76,11 +80,26 @@ static void on_exports(cp_io *io, uint32_t events) {
     }
 }
 
-void session_exports_open(struct cp_session *s) {
-    if (s->exports_fd >= 0) return;
-    s->exports_fd = session_fifo(s, "x", O_RDWR, NULL);
-    if (s->exports_fd < 0) return;
-    if (cp_io_add(s->svc->loop, &s->exports_io, s->exports_fd, EPOLLIN, on_exports) < 0) cp_close(&s->exports_fd);
+bool session_exports_open(struct cp_session *s) {
+    if (s->exports_fd < 0) {
+        s->exports_fd = session_fifo(s, "x", O_RDWR, NULL);
+        if (s->exports_fd >= 0 && cp_io_add(s->svc->loop, &s->exports_io, s->exports_fd, EPOLLIN, on_exports) < 0)
+            cp_close(&s->exports_fd);
+    }
+    return s->exports_fd >= 0;
+}
+
+static void refresh(cp_timer *t) {
+    struct cp_session *s = CP_CONTAINER(t, struct cp_session, refresh);
+    cp_autobuf cp_buf line = {0};
+    if (s->current || s->head || s->shell != SHELL_READY || s->exports_fresh || !session_exports_open(s)) return;
+    cp_script_exports(&line, s->path);
+    s->exports_fresh = session_type(s, cp_buf_str(&line)) == 0;
+}
+
+void session_exports_refresh(struct cp_session *s) {
+    s->exports_fresh = false;
+    cp_timer_start(s->svc->loop, &s->refresh, CP_SESSION_REFRESH_MS, refresh);
 }
 
 /* ---- start ---- */
@@ -203,6 +222,7 @@ void session_shell_attach(struct cp_session *s, const cp_held *h) {
 static void on_exit_(cp_child *c, const cp_exit *x) {
     struct cp_session *s = CP_CONTAINER(c, struct cp_session, child);
     cp_keeper_ack(s->svc->keeper, c);
+    s->shell = SHELL_DYING; /* no further command begins in it */
     /* What it reported before it ended counts: a command may be done although the shell is gone by now. */
     for (size_t before = ~(size_t)0; s->inbox.n != before;) {
         before = s->inbox.n;
@@ -244,6 +264,7 @@ void session_shell_kill(struct cp_session *s) {
 void session_shell_forget(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->poll);
     cp_timer_stop(s->svc->loop, &s->interrupt);
+    cp_timer_stop(s->svc->loop, &s->refresh);
     cp_io_del(s->svc->loop, &s->status_io);
     cp_io_del(s->svc->loop, &s->exports_io);
     cp_close(&s->exports_fd);

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 
 #include "base/fd.h"
-#include "services/tree.h"
+#include "services/session_impl.h"
 
 static cp_exec_spec in_session(const char *session, const char *command) {
     return (cp_exec_spec){.kind = CP_EXEC_BUFFERED, .session = cp_str_of(session), .command = cp_str_of(command)};
@@ -73,6 +73,12 @@ static void delete_(const char *id, bool keep) {
     if (cp_session_delete(&fx.s, cp_str_of(id), keep, answered, &a, &err) < 0) fail_msg("%s", err.msg);
     fx_until(a.calls);
     assert_false(a.failed);
+}
+
+static struct cp_session *session(const char *id) {
+    struct cp_session *s = session_find(&fx.s, cp_str_of(id));
+    assert_non_null(s);
+    return s;
 }
 
 /* ---- state ---- */
@@ -243,6 +249,24 @@ static void env_and_cwd_of_one_command(void **state) {
     run_expect(&s, 0, "/usr/lib\n", "");
 }
 
+/* What a shell makes of our quoting is what went in: every byte but NUL. */
+static void every_byte_survives(void **state) {
+    (void)state;
+    char all[256] = "";
+    for (int i = 0; i < 255; i++) all[i] = (char)(i + 1);
+    const cp_env_var env = {CP_STR("Q"), {all, 255}};
+    cp_exec_spec s = in_session("a", "printf %s \"$Q\"");
+    s.env = &env;
+    s.nenv = 1;
+    run_expect(&s, 0, all, "");
+    cp_autobuf cp_buf heredoc = {0};
+    cp_buf_addf(&heredoc, "cat <<'END OF TEXT'\n%s\nEND OF TEXT", all);
+    cp_buf_addz(&heredoc, "\n");
+    cp_autobuf cp_buf want = {0};
+    cp_buf_addf(&want, "%s\n", all);
+    expect("a", cp_buf_z(&heredoc), 0, cp_buf_z(&want), "");
+}
+
 static void stdin_of_a_command(void **state) {
     (void)state;
     cp_exec_spec s = in_session("a", "cat; echo end");
@@ -409,7 +433,18 @@ static void a_shell_that_cannot_be_interrupted_is_replaced(void **state) {
     expect_timeout("a", "export E=later; read x <$p", 200, true);
     expect("a", "echo \"$E\" $F [$v]; pwd; rm $p", 0, "a b 1 []\n/tmp\n", "");
     expect_timeout("a", "trap '' RTMAX-7; while :; do :; done", 200, true);
-    expect("a", "echo \"$E\"; pwd", 0, "a b\n/tmp\n", "");
+    expect("a", "echo \"$E\"; pwd; E=last", 0, "a b\n/tmp\n", "");
+    fx_until(session("a")->exports_fresh && strstr(cp_buf_z(&session("a")->exports), "\"last\"")); /* told while idle */
+    struct run r;
+    cp_exec_spec s = in_session("a", "trap '' RTMAX-7; while :; do :; done");
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 100, CP_OUTCOME_cancelled, NULL, NULL, NULL), 0);
+    run_wait(&r);
+    assert_int_equal(r.e->outcome, CP_OUTCOME_cancelled);
+    assert_true(r.e->shell_replaced);
+    run_free(&r);
+    expect("a", "echo $E", 0, "last\n", "");
 }
 
 static void a_queued_command_has_a_deadline(void **state) {
@@ -572,6 +607,84 @@ static void limits(void **state) {
     assert_false(cp_session_exists(&fx.s, CP_STR("1")));
 }
 
+/* ---- the shell under it ---- */
+
+/* The server has not been told yet that the shell is gone: the command runs all the same. */
+static void a_shell_that_died_while_idle(void **state) {
+    (void)state;
+    expect("a", "v=1", 0, "", "");
+    cp_proc shell = {.pid = session("a")->child.pid, .start_time = session("a")->child.start_time};
+    assert_int_equal(cp_proc_signal(&shell, SIGKILL), 0);
+    for (uint64_t end = cp_now_ms() + FX_DEADLINE_MS; cp_proc_alive(&shell);) assert_true(cp_now_ms() < end);
+    expect("a", "echo [$v]", 0, "[]\n", "");
+}
+
+/* A server that ends and the next one, as the keeper would see it. */
+static void restart(const char *id) {
+    const struct cp_session *s = session(id);
+    char key[64];
+    snprintf(key, sizeof key, "s:%s:%s", s->token, id);
+    cp_held h = {.tag = s->child.tag,
+                 .key = key,
+                 .pid = s->child.pid,
+                 .start_time = s->child.start_time,
+                 .fds = {dup(s->script), dup(s->status), -1}};
+    cp_err err = {0};
+    cp_services_close(&fx.s);
+    cp_services_held(&fx.s, &h);
+    if (cp_services_open(&fx.s, &err) < 0) fail_msg("%s", err.msg);
+    assert_true(cp_session_exists(&fx.s, cp_str_of(id)));
+}
+
+static void an_idle_shell_outlives_the_server(void **state) {
+    (void)state;
+    struct answer a;
+    const cp_env_var env = {CP_STR("A"), CP_STR("1")};
+    char cwd[4096];
+    create(&(cp_session_spec){.id = CP_STR("s"), .env = &env, .nenv = 1}, &a);
+    expect("s", "v=2; cd /tmp", 0, "", "");
+    restart("s");
+    cp_session_cwd(&fx.s, CP_STR("s"), cwd);
+    assert_string_equal(cwd, "/tmp");
+    expect("s", "echo $v $A; pwd", 0, "2 1\n/tmp\n", "");
+    expect_background(CP_EXEC_PROCESS, "s", "echo $v", 0, "2\n");
+    expect_end("s", "exit 3", 3, "");
+    expect("s", "echo [$v] $A", 0, "[] 1\n", "");
+    assert_int_equal(folders(), 1);
+}
+
+static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
+    (void)state;
+    struct run r;
+    char fifo[160];
+    snprintf(fifo, sizeof fifo, "%s/gate", fx.workspace);
+    expect("s", "mkfifo gate", 0, "", "");
+    cp_exec_spec s = in_session("s", "read v <gate");
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    run_free(&r);
+    restart("s");
+    s = in_session("s", "echo $v");
+    run_begin(&r, &s);
+    cp_autofd int gate = open(fifo, O_WRONLY | O_CLOEXEC);
+    assert_true(gate >= 0);
+    assert_int_equal(r.starts, 0);
+    assert_int_equal(write(gate, "7\n", 2), 2);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0);
+    assert_string_equal(out, "7\n");
+    run_free(&r);
+}
+
+static void job_control_and_timeouts_of_the_client(void **state) {
+    (void)state;
+    expect("a", "set -m; TMOUT=1", 0, "", "");
+    expect("a", "/bin/true | cat; sleep 300 & echo on", 0, "on\n", NULL);
+    expect_background(CP_EXEC_PROCESS, "a", "echo bg; exit 2", 2, "bg\n");
+    expect_timeout("a", "sleep 300", 200, false);
+    expect("a", "jobs %1 >/dev/null && echo alive; kill %1", 0, "alive\n", NULL);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
 
 int main(void) {
@@ -586,6 +699,7 @@ int main(void) {
         TEST(options_do_not_leak_into_ours),
         TEST(a_shell_that_runs_nothing_is_ended),
         TEST(env_and_cwd_of_one_command),
+        TEST(every_byte_survives),
         TEST(stdin_of_a_command),
         TEST(one_after_another),
         TEST(background_jobs_do_not_hold_the_reply),
@@ -602,6 +716,10 @@ int main(void) {
         TEST(deletion_ends_what_is_pending),
         TEST(deletion_can_keep_processes),
         TEST(limits),
+        TEST(a_shell_that_died_while_idle),
+        TEST(an_idle_shell_outlives_the_server),
+        TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(job_control_and_timeouts_of_the_client),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,70 @@
+/* The text given to a session's shell, and what it answers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "services/session_script.h"
+
+static void quoting(void **state) {
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"", "''"}, {"a b", "'a b'"}, {"it's", "'it'\\''s'"}, {"'", "''\\'''"}, {"$x `y` \"\\\n", "'$x `y` \"\\\n'"}};
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        cp_autobuf cp_buf b = {0};
+        cp_script_quote(&b, cp_str_of(cases[i].in));
+        assert_string_equal(cp_buf_z(&b), cases[i].out);
+    }
+}
+
+static void a_record_has_three_elements(void **state) {
+    (void)state;
+    char a[] = "A=it's", b[] = "B=";
+    char *env[] = {a, b, NULL};
+    const cp_script s = {
+        .dir = "/d", .seq = 7, .command = "echo '", .cwd = "/w", .env = env, .in = "i3", .pair = 3, .last_status = 300};
+    void (*const makers[])(cp_buf *, const cp_script *) = {cp_script_foreground, cp_script_background,
+                                                           cp_script_silent};
+    for (size_t i = 0; i < CP_COUNT(makers); i++) {
+        cp_autobuf cp_buf out = {0};
+        makers[i](&out, &s);
+        const char *p = out.p, *end = out.p + out.n;
+        const char *element[3];
+        for (int k = 0; k < 3; k++) {
+            assert_true(p < end);
+            element[k] = p;
+            p += strlen(p) + 1;
+        }
+        assert_ptr_equal(p, end);
+        assert_null(strstr(element[0], "echo '")); /* the command is data: never part of our text */
+        assert_string_equal(element[1], "echo '");
+        assert_non_null(strstr(element[2], "'d7 %s\\n'"));
+    }
+}
+
+static void reports(void **state) {
+    (void)state;
+    cp_report r;
+    assert_true(cp_report_parse(CP_STR("d12 137"), &r));
+    assert_true(r.kind == 'd' && r.seq == 12 && r.value == 137);
+    assert_true(cp_report_parse(CP_STR("p18446744073709551615 2147483647"), &r));
+    assert_true(r.kind == 'p' && r.seq == UINT64_MAX && r.value == INT32_MAX);
+    assert_true(cp_report_parse(CP_STR("i5"), &r));
+    assert_true(r.kind == 'i' && r.seq == 5);
+    static const char *const bad[] = {"",  "d",    "d1",   "d 1",   "d1 ",   "d1 x", "d1  2", "p1 2147483648",
+                                      "i", "i1 2", "x1 2", "d-1 2", "d1 2 3"};
+    for (size_t i = 0; i < CP_COUNT(bad); i++) assert_false(cp_report_parse(cp_str_of(bad[i]), &r));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quoting),
+        cmocka_unit_test(a_record_has_three_elements),
+        cmocka_unit_test(reports),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
