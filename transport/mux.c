@@ -29,6 +29,7 @@ static int mux_open(cp_ws *ws) {
     m->t = cp_ws_transport(ws);
     m->out = cp_ws_outbox(ws);
     m->expand = 256;
+    m->window = MUX_WINDOW_FIRST;
     cp_ws_set_data(ws, m);
     return 0;
 }
@@ -40,6 +41,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     mux_job_abandon(m);
     while (m->table.all) mux_lose(m, m->table.all);
     cp_timer_stop(m->t->loop, &m->deadline);
+    cp_timer_stop(m->t->loop, &m->starved);
     free(m->table.buckets);
     cp_buf_free(&m->parked);
     free(m);

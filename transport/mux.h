@@ -30,9 +30,16 @@ enum {
     MUX_TURN = 256 * 1024,                /* streams may send so much between two large responses */
     MUX_QUANTUM = 64 * 1024,              /* deficit round robin: what a stream may send in its turn */
     MUX_HEADERS = 64,
+    MUX_WINDOW_FIRST = 64, /* loop requests dispatched at a time, to begin with; see mux_request.c */
+    MUX_WINDOW_LEAST = 16,
+    MUX_WINDOW_MOST = 1 << 20,
+    MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
+    MUX_STARVED_MS = 10,
 };
 
 struct mux_job;
+
+typedef enum { MUX_IO, MUX_LOOP, MUX_KINDS } mux_kind;
 
 typedef struct mux {
     cp_ws *ws;
@@ -40,20 +47,24 @@ typedef struct mux {
     cp_outbox *out;
     pend_table table;
     cp_timer deadline;
-    pend_queue streams; /* those that may have something to send */
-    pend_queue large;   /* responses over one frame, waiting for `sending` to end */
-    pend_queue waiting; /* IO requests not yet dispatched */
-    pend *sending;      /* the large response whose message is open on the wire */
-    pend *cancelling;   /* its on_cancel is running */
-    cp_buf parked;      /* whole frames that wait until no message is open */
-    size_t large_bytes; /* of bodies in `large` and `sending` */
+    pend_queue streams;            /* those that may have something to send */
+    pend_queue large;              /* responses over one frame, waiting for `sending` to end */
+    pend_queue waiting[MUX_KINDS]; /* requests not yet dispatched */
+    pend *sending;                 /* the large response whose message is open on the wire */
+    pend *cancelling;              /* its on_cancel is running */
+    cp_buf parked;                 /* whole frames that wait until no message is open */
+    size_t large_bytes;            /* of bodies in `large` and `sending` */
     size_t waiting_bytes;
     int64_t class_credit[8];
     int64_t turn;        /* what streams may still send before the next large response */
     struct mux_job *job; /* the message being parsed on the pool: nothing is read meanwhile, so order holds */
     uint32_t expand;     /* bytes on the wire for 256 bytes that a stream event was asked for, lately */
     uint32_t last_event; /* size of the last stream event */
-    uint16_t io_running;
+    uint32_t running[MUX_KINDS];
+    uint32_t window;                  /* most loop requests that may run */
+    uint32_t answered, answered_then; /* replies of those; at the last look of `starved` */
+    int64_t reply_size;               /* of those, on average */
+    cp_timer starved;
     bool full;    /* too many bytes are owed to the peer: nothing is read */
     bool pulling; /* a source is writing into the outbox */
     bool admitting;
@@ -95,8 +106,10 @@ void mux_on_deadline(cp_timer *timer);
 /* Ends a request that has not been answered with this error in its handler's place. false: it stays, because the
  * handler will answer, cannot be stopped, or has answered. */
 bool mux_give_up(mux *m, pend *p, cp_end why, bool kill, const cp_err *err);
-void mux_lose(mux *m, pend *p); /* ends p without a word: the connection is lost */
-void mux_admit(mux *m);         /* dispatches IO requests that waited */
+void mux_lose(mux *m, pend *p);    /* ends p without a word: the connection is lost */
+void mux_admit(mux *m);            /* dispatches requests that waited */
+void mux_run_now(mux *m, pend *p); /* dispatches one that waits, out of turn: p may be gone afterwards */
+void mux_stops_running(mux *m, pend *p, size_t reply_size);
 
 /* ---- mux_reply.c: what goes to the peer ---- */
 

@@ -21,8 +21,8 @@ void mux_read_msg(yyjson_val *root, mux_msg *m) {
     }
     yyjson_obj_foreach(root, i, n, key, val) {
         FIELD(type)
-        FIELD(id) FIELD(method) FIELD(path) FIELD(body) FIELD(headers) FIELD(kill) FIELD(eof) FIELD(bytes)
-            m->more = true;
+        FIELD(id)
+        FIELD(method) FIELD(path) FIELD(body) FIELD(headers) FIELD(kill) FIELD(eof) FIELD(bytes) m->more = true;
     }
 #undef FIELD
 }
@@ -62,6 +62,10 @@ static int feed_stdin(mux *m, const mux_msg *msg, cp_str id, cp_err *err) {
     cp_str data = CP_STR("");
     if (cp_json_bool(msg->root, "eof", &eof, err) < 0 || stdin_text(m, msg, &data, err) < 0) return -1;
     pend *p = pend_find(&m->table, id);
+    if (p && p->state == PEND_WAITING) { /* its turn comes with its input: the client cannot know of turns */
+        mux_run_now(m, p);
+        p = pend_find(&m->table, id);
+    }
     if (!p) return cp_fail(err, CP_E_NOT_FOUND, "No request with this id is in flight");
     if (p->state == PEND_STREAMING && p->src->ops->on_stdin) return p->src->ops->on_stdin(p->src, data, eof, err);
     if (p->state == PEND_RUNNING && p->reply.on_stdin) return p->reply.on_stdin(&p->reply, data, eof, err);

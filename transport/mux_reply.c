@@ -18,7 +18,7 @@ void mux_check_full(mux *m) {
     if (!m->full) m->full = held > CP_OUTBOX_HIGH || m->waiting_bytes > MUX_WAITING_BYTES;
     else m->full = held > CP_OUTBOX_HIGH / 2 || m->waiting_bytes > MUX_WAITING_BYTES / 2;
     cp_ws_pause(m->ws, m->full || m->job);
-    if (m->waiting.mask) mux_admit(m);
+    if (m->waiting[MUX_IO].mask | m->waiting[MUX_LOOP].mask) mux_admit(m);
 }
 
 /* ---- small messages ---- */
@@ -133,9 +133,9 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
     cp_metric_add(CP_M_PENDING, -1);
     if (m->cancelling == p) m->cancelling = NULL;
     if (m->sending == p) m->sending = NULL;
-    if (p->io) m->io_running--;
+    mux_stops_running(m, p, 0);
     if (p->state == PEND_WAITING) {
-        pend_drop(&m->waiting, p);
+        pend_drop(&m->waiting[p->kind], p);
         m->waiting_bytes -= p->size;
         yyjson_doc_free(p->doc);
     } else if (p->state == PEND_SENDING) {
@@ -180,9 +180,8 @@ static void refuse_file(cp_result *res) {
 
 void mux_answer(mux *m, pend *p, cp_result *res) {
     refuse_file(res);
-    if (p->io) m->io_running--;
-    p->io = false;
     cp_str body = json_body(res);
+    mux_stops_running(m, p, body.n);
     if (is_large(pend_id(p), body)) {
         start_large(m, p, res);
     } else {

@@ -1,8 +1,12 @@
 /* Requests on their way to the router, and what ends them before their handler does.
  *
- * Requests that never block are served at once and never become pending. Those for the io pool are dispatched a few at
- * a time, and none while the peer owes us reading: a client that asks for ten thousand files and reads nothing costs
- * ten thousand small messages, not their replies. */
+ * Requests that never block are served at once and never become pending. Of the others only so many are dispatched that
+ * their replies can be held, and none while the peer owes us reading: a client that asks for ten thousand things and
+ * reads nothing costs ten thousand small messages, not their replies. The rest waits, by priority.
+ * - IO: a few more than there are threads in the pool.
+ * - Loop: how many is learnt, as TCP learns its window: one more with each reply, but not more than MUX_REPLIES_AHEAD
+ *   bytes of average replies; twice as many when none has been answered for a while, because those that run may be long
+ *   waits or commands. A stream does not count: it is pulled. */
 #include "transport/mux.h"
 
 #include "base/clock.h"
@@ -117,30 +121,54 @@ static pend *new_pending(mux *m, cp_str id, const incoming *in, uint64_t started
     return p;
 }
 
+static void dispatch(mux *m, pend *p, incoming *in, mux_kind kind, yyjson_doc *doc) {
+    p->state = PEND_RUNNING;
+    p->kind = (uint8_t)kind;
+    p->runs = true;
+    m->running[kind]++;
+    cp_router_dispatch(m->t->router, &in->match, &in->req, doc, &p->reply);
+}
+
+static bool may_run(const mux *m, mux_kind kind) {
+    uint32_t most = kind == MUX_IO ? MUX_IO_RUNNING : m->window;
+    return m->running[kind] < most && mux_held(m) <= CP_OUTBOX_HIGH;
+}
+
+static void on_starved(cp_timer *timer) {
+    mux *m = CP_CONTAINER(timer, mux, starved);
+    if (!m->waiting[MUX_LOOP].mask) return;
+    if (m->answered == m->answered_then && mux_held(m) <= CP_OUTBOX_HIGH && m->window < MUX_WINDOW_MOST) m->window *= 2;
+    m->answered_then = m->answered;
+    cp_timer_start(m->t->loop, timer, MUX_STARVED_MS, on_starved);
+    mux_check_full(m);
+}
+
 /* doc is kept, so it must not be the slab's. */
-static void enqueue_io(mux *m, pend *p, yyjson_doc *doc, size_t size) {
+static void enqueue(mux *m, pend *p, mux_kind kind, yyjson_doc *doc, size_t size) {
     p->state = PEND_WAITING;
+    p->kind = (uint8_t)kind;
     p->doc = doc;
     p->size = size;
     m->waiting_bytes += size;
-    pend_push(&m->waiting, p);
-    mux_admit(m);
+    pend_push(&m->waiting[kind], p);
+    if (kind == MUX_LOOP && !cp_timer_active(&m->starved)) {
+        m->answered_then = m->answered;
+        cp_timer_start(m->t->loop, &m->starved, MUX_STARVED_MS, on_starved);
+    }
 }
 
-static void dispatch_waiting(mux *m, pend *p) {
+void mux_run_now(mux *m, pend *p) {
     incoming in;
     mux_msg msg;
     cp_err err = {0};
-    pend_drop(&m->waiting, p);
+    pend_drop(&m->waiting[p->kind], p);
     m->waiting_bytes -= p->size;
     yyjson_doc *doc = cp_take(p->doc);
     p->size = 0;
     p->state = PEND_RUNNING;
-    p->io = true;
-    m->io_running++;
     mux_read_msg(yyjson_doc_get_root(doc), &msg);
     if (read_request(m, &msg, method_of(msg.method), &in, &err) == 0) {
-        cp_router_dispatch(m->t->router, &in.match, &in.req, doc, &p->reply);
+        dispatch(m, p, &in, (mux_kind)p->kind, doc);
     } else { /* it was fine the first time */
         yyjson_doc_free(doc);
         mux_answer_error(m, p, &err);
@@ -148,11 +176,23 @@ static void dispatch_waiting(mux *m, pend *p) {
 }
 
 void mux_admit(mux *m) {
-    if (m->admitting) return;
+    if (m->admitting || m->draining) return; /* a reply that comes at once would lead here again */
     m->admitting = true;
-    for (pend *p; m->io_running < MUX_IO_RUNNING && mux_held(m) <= CP_OUTBOX_HIGH && (p = pend_top(&m->waiting));)
-        dispatch_waiting(m, p);
+    for (mux_kind kind = 0; kind < MUX_KINDS; kind++)
+        for (pend *p; may_run(m, kind) && (p = pend_top(&m->waiting[kind]));) mux_run_now(m, p);
     m->admitting = false;
+}
+
+void mux_stops_running(mux *m, pend *p, size_t reply_size) {
+    if (!p->runs) return;
+    p->runs = false;
+    m->running[p->kind]--;
+    if (p->kind != MUX_LOOP) return;
+    m->answered++;
+    m->reply_size += ((int64_t)reply_size - m->reply_size) / 8;
+    int64_t most = MUX_REPLIES_AHEAD / (m->reply_size + 1);
+    if (m->window < most) m->window++;
+    else m->window = most > MUX_WINDOW_LEAST ? (uint32_t)most : MUX_WINDOW_LEAST;
 }
 
 static void serve_now(mux *m, cp_str id, incoming *in, uint64_t started_us) {
@@ -193,13 +233,16 @@ void mux_request(mux *m, const mux_msg *msg, cp_str id, yyjson_doc *doc_taken, c
     const cp_route *route = in.match.route;
     if (!route || (route->flags & (CP_R_INLINE | CP_R_HTTP_ONLY | CP_R_RAW_BODY))) {
         serve_now(m, id, &in, now);
-    } else if (route->flags & CP_R_IO) {
-        yyjson_doc *kept = text.n ? cp_json_parse(text, &err) : cp_take(doc);
-        if (!kept) mux_put_err(m, id, &err);
-        else enqueue_io(m, new_pending(m, id, &in, now), kept, text.n ? text.n : yyjson_doc_get_read_size(kept));
-    } else {
-        cp_router_dispatch(m->t->router, &in.match, &in.req, cp_take(doc), &new_pending(m, id, &in, now)->reply);
+        return;
     }
+    mux_kind kind = route->flags & CP_R_IO ? MUX_IO : MUX_LOOP;
+    if (kind == MUX_LOOP && may_run(m, kind) && !m->waiting[kind].mask) {
+        dispatch(m, new_pending(m, id, &in, now), &in, kind, cp_take(doc));
+        return;
+    }
+    yyjson_doc *kept = text.n ? cp_json_parse(text, &err) : cp_take(doc);
+    if (kept) enqueue(m, new_pending(m, id, &in, now), kind, kept, yyjson_doc_get_read_size(kept));
+    else mux_put_err(m, id, &err); /* the caller's mux_check_full admits it when it may run */
 }
 
 /* ---- endings that are not the handler's ---- */

@@ -32,14 +32,14 @@ static void wake(cp_source *s) {
 }
 
 void mux_start_stream(mux *m, pend *p, cp_source *src) {
-    if (p->io) m->io_running--;
-    p->io = false;
+    mux_stops_running(m, p, 0);
     p->state = PEND_STREAMING;
     p->src = src;
     p->reply.on_cancel = NULL;
     src->sink = p;
     src->wake = wake;
     mux_wake_stream(m, p);
+    mux_check_full(m); /* another may run */
 }
 
 void mux_close_source(mux *m, pend *p, cp_end why, bool kill) {

@@ -8,7 +8,7 @@
 struct mux;
 
 typedef enum {
-    PEND_WAITING,   /* an IO request that has not been dispatched yet */
+    PEND_WAITING,   /* not dispatched yet */
     PEND_RUNNING,   /* with its handler */
     PEND_STREAMING, /* its source is pulled from */
     PEND_SENDING,   /* its large response goes out piece by piece */
@@ -39,7 +39,9 @@ typedef struct pend {
     uint16_t id_n;
     uint8_t state;
     uint8_t priority;
-    bool kill_on_disconnect, queued, pulling, woken, io;
+    uint8_t kind; /* the mux's: which of its limits it counts for */
+    bool runs;    /* counted as running */
+    bool kill_on_disconnect, queued, pulling, woken;
     char id[]; /* JSON text; empty: the request had none, and it cannot be found */
 } pend;
 

@@ -113,6 +113,7 @@ void cp_ws_cut(cp_ws *ws) {
     cp_loop_undefer(t->loop, &ws->resume);
     cp_outbox_fini(&ws->out);
     cp_frame_in_fini(&ws->in);
+    t->ws_shared->collecting -= ws->collecting;
     cp_buf_free(&ws->rest);
     int fd = ws->io.fd;
     cp_io_del(t->loop, &ws->io);
@@ -230,18 +231,39 @@ static void check_full(cp_ws *ws) {
     }
 }
 
+/* Thousands of peers that each begin a large message and do not end it must not take all memory. Whoever crosses the
+ * budget is sent away rather than paused: if all who are in the middle of something waited, none would ever end. */
+static void count_collected(cp_ws *ws) {
+    enum { TRY_AGAIN_LATER = 1013 };
+    struct cp_ws_shared *s = ws->t->ws_shared;
+    size_t now = cp_frame_held(&ws->in);
+    s->collecting += now - ws->collecting;
+    bool grew = now > ws->collecting;
+    ws->collecting = now;
+    if (!grew || s->collecting <= s->collect_budget || ws->state >= WS_CLOSING) return;
+    log_end(ws, "ws.no_memory", "too many unfinished messages", TRY_AGAIN_LATER);
+    fail_with(ws, TRY_AGAIN_LATER, CP_STR("too many unfinished messages"));
+    cp_frame_in_fini(&ws->in);
+    ws->in.over = true; /* the rest of it is not wanted */
+    s->collecting -= ws->collecting;
+    ws->collecting = 0;
+}
+
 /* Decodes and delivers; what is left when the reading pauses is kept. */
 static void feed(cp_ws *ws, char *p, size_t n) {
+    cp_frame_event ev;
+    size_t used;
     while (n) {
-        cp_frame_event ev;
-        size_t used;
-        if (cp_frame_next(&ws->in, p, n, &used, &ev) == CP_FRAME_NEED_MORE) return;
+        cp_frame_kind kind = cp_frame_next(&ws->in, p, n, &used, &ev);
         p += used;
         n -= used;
+        if (kind == CP_FRAME_NEED_MORE) break;
         on_event(ws, &ev);
         check_full(ws);
         if (!reading(ws)) break;
     }
+    if (cp_frame_held(&ws->in)) cp_frame_next(&ws->in, p, 0, &used, &ev); /* lets go of a message that was handed out */
+    count_collected(ws);
     cp_buf_add(&ws->rest, p, n);
 }
 

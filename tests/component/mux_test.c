@@ -100,7 +100,7 @@ typedef struct feeder {
 } feeder;
 
 static struct {
-    feeder *f[64];
+    feeder *f[4096];
     unsigned n;
 } feeders;
 
@@ -369,6 +369,41 @@ static void json_limits(void **state) {
     cp_buf_add(&wide, "1]", 2);
     client_frame(x->c, CP_OP_TEXT, true, wide.p, wide.n);
     expect_start(x->c, "{\"type\":\"error\",\"code\":\"PAYLOAD_TOO_LARGE\",");
+}
+
+/* Messages that are nearly right, in every order: nothing breaks, and the connection goes on. */
+static void mutated_messages(void **state) {
+    fixture *x = *state;
+    static const char *const seeds[] = {
+        "{\"type\":\"request\",\"id\":\"a\",\"method\":\"POST\",\"path\":\"/"
+        "hold?x=1\",\"body\":{\"a\":[1,2]},\"priority\":5}",
+        "{\"type\":\"request\",\"id\":7,\"method\":\"POST\",\"path\":\"/"
+        "stream?n=5&open=1\",\"window\":9,\"deadlineMs\":9}",
+        "{\"type\":\"request\",\"id\":null,\"method\":\"GET\",\"path\":\"/file?n=9\",\"headers\":{\"a\":\"b\"}}",
+        "{\"type\":\"cancel\",\"id\":\"a\",\"kill\":true}",
+        "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"eA==\",\"encoding\":\"base64\",\"eof\":true}",
+        "{\"type\":\"window\",\"id\":7,\"bytes\":5}",
+        "{\"type\":\"hello\",\"id\":[{}]}",
+    };
+    uint32_t random = 12345;
+    for (int i = 0; i < 3000; i++) {
+        char text[300];
+        int n = snprintf(text, sizeof text, "%s", seeds[(random >> 16) % CP_COUNT(seeds)]);
+        for (int k = (int)(random >> 28) % 4; k > 0; k--) {
+            random = random * 1664525 + 1013904223;
+            text[(random >> 8) % (unsigned)n] = "\"{}[]:,5ax\\ "[(random >> 20) % 12];
+        }
+        random = random * 1664525 + 1013904223;
+        client_frame(x->c, CP_OP_BINARY, true, text, (size_t)n);
+        if (feeders.n == CP_COUNT(feeders.f) || held.n == CP_COUNT(held.reply)) break;
+        client_read(x->c);
+        x->c->got.n = 0;
+    }
+    settle(x->h);
+    while (client_read(x->c)) x->c->got.n = 0;
+    x->c->got.n = 0;
+    client_text(x->c, "{\"type\":\"request\",\"id\":\"still here\",\"path\":\"/ok\"}");
+    expect_start(x->c, "{\"type\":\"response\",\"id\":\"still here\",\"status\":200");
 }
 
 /* ---- cancel, deadline, loss ---- */
@@ -707,6 +742,59 @@ static void slow_reader(void **state) {
     }
 }
 
+/* The same with requests whose handlers answer whenever they like: they are dispatched as their replies can be held. */
+static void slow_reader_of_late_replies(void **state) {
+    fixture *x = *state;
+    enum { ALL = 10000, SIZE = 19000 };
+    static char reply[SIZE + 1];
+    memset(reply, 'r', SIZE);
+    reply[0] = reply[SIZE - 1] = '"';
+    cp_autobuf cp_buf all = {0};
+    char text[100];
+    uint8_t mask[4] = {1, 2, 3, 4};
+    for (int i = 0; i < ALL; i++) {
+        int n =
+            snprintf(text, sizeof text, "{\"type\":\"request\",\"id\":%d,\"method\":\"POST\",\"path\":\"/hold\"}", i);
+        cp_frame_put(&all, CP_OP_TEXT, true, text, (size_t)n, mask);
+    }
+    size_t at = 0;
+    unsigned answered = 0;
+    for (int quiet = 0; quiet < 50;) {
+        ssize_t n = at < all.n ? send(x->c->fd, all.p + at, all.n - at, MSG_NOSIGNAL) : -1;
+        if (n > 0) at += (size_t)n;
+        quiet = n > 0 || answered < held.n ? 0 : quiet + 1;
+        while (answered < held.n) answer(held.reply[answered++], reply);
+        cp_loop_once(x->h->t.loop, 1);
+    }
+    assert_true((size_t)held.n * SIZE < 24 << 20);
+    for (int got = 0; got < ALL; got++) {
+        while (answered < held.n) answer(held.reply[answered++], reply);
+        if (at < all.n) {
+            ssize_t n = send(x->c->fd, all.p + at, all.n - at, MSG_NOSIGNAL);
+            if (n > 0) at += (size_t)n;
+        }
+        if (answered == (unsigned)got) WAIT_FOR(x->h, held.n > answered);
+        while (answered < held.n) answer(held.reply[answered++], reply);
+        cp_autofree char *message = client_message(x->c);
+        assert_true(strlen(message) > SIZE);
+    }
+    assert_int_equal(held.n, ALL);
+}
+
+/* Input for a request that still waits for its turn brings the turn. */
+static void stdin_for_a_waiting_request(void **state) {
+    fixture *x = *state;
+    for (int i = 0; i < MUX_WINDOW_FIRST; i++)
+        client_textf(x->c, "{\"type\":\"request\",\"id\":%d,\"method\":\"POST\",\"path\":\"/hold\"}", i);
+    client_text(x->c, "{\"type\":\"request\",\"id\":\"w\",\"method\":\"POST\",\"path\":\"/hold\"}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"w\",\"data\":\"now\",\"eof\":true}");
+    client_text(x->c, "{\"type\":\"request\",\"id\":\"v\",\"method\":\"POST\",\"path\":\"/hold\"}");
+    WAIT_FOR(x->h, held.eof);
+    assert_string_equal(held.input, "now");
+    client_text(x->c, "{\"type\":\"cancel\",\"id\":\"v\"}");
+    expect_start(x->c, "{\"type\":\"response\",\"id\":\"v\",\"status\":499");
+}
+
 static void large_responses_do_not_starve_small_ones(void **state) {
     fixture *x = *state;
     for (int i = 0; i < 3; i++)
@@ -781,6 +869,7 @@ int main(void) {
         TEST(ten_thousand_pending),
         TEST(message_limit),
         TEST(json_limits),
+        TEST(mutated_messages),
         TEST(cancel_of_a_running_request),
         TEST(cancel_of_a_stream),
         TEST(deadline),
@@ -794,6 +883,8 @@ int main(void) {
         TEST(streams_share_by_priority),
         TEST(small_replies_pass_streams),
         TEST(slow_reader),
+        TEST(slow_reader_of_late_replies),
+        TEST(stdin_for_a_waiting_request),
         TEST(large_responses_do_not_starve_small_ones),
         TEST(pending_can_be_inspected),
         TEST(drain),

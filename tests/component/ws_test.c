@@ -1,6 +1,8 @@
 /* The life of a WebSocket connection: codec errors, close handshake, liveness, slow peers (design.md section 3). */
 #include "ws_harness.h"
 
+#include "transport/ws_impl.h"
+
 const cp_route test_routes[] = {{CP_GET, "/none", CP_R_INLINE, "none", NULL, NULL, NULL}};
 const size_t test_nroutes = 1;
 
@@ -278,6 +280,27 @@ static void full_outbox_stops_reading(void **state) {
     client_free(c);
 }
 
+/* The sum of what has arrived of unfinished messages is bounded; whoever crosses the bound goes. */
+static void unfinished_messages_are_bounded(void **state) {
+    harness *h = *state;
+    client *a = client_new(h, &note), *b = client_new(h, &note);
+    h->t.ws_shared->collect_budget = 3 << 20;
+    static char block[1 << 20];
+    client_frame(a, CP_OP_BINARY, false, block, sizeof block);
+    client_frame(b, CP_OP_BINARY, false, block, sizeof block);
+    settle(h);
+    assert_int_equal(h->t.nconns, 2);
+    for (int i = 0; i < 4; i++) client_frame(b, CP_OP_CONT, false, block, sizeof block);
+    expect_close(b, 1013);
+    client_frame(a, CP_OP_CONT, true, block, sizeof block);
+    WAIT_FOR(h, noted.messages == 1);
+    assert_int_equal(noted.bytes, 2 << 20);
+    client_free(a);
+    client_free(b);
+    WAIT_FOR(h, h->t.nconns == 0);
+    assert_int_equal(h->t.ws_shared->collecting, 0);
+}
+
 static void set_true(void *arg) { *(bool *)arg = true; }
 
 static void drain_cuts_at_its_deadline(void **state) {
@@ -303,8 +326,15 @@ static void idle_connections_are_cheap(void **state) {
     client_text(c, "x");
     expect_message(c, "x");
     settle(h);
+    static char block[1 << 20];
+    client_frame(c, CP_OP_BINARY, false, block, sizeof block);
+    client_frame(c, CP_OP_CONT, true, block, sizeof block);
+    assert_int_equal(client_next(c).payload.n, 2 << 20);
+    settle(h);
     cp_ws *ws = h->t.ws_head;
     assert_null(cp_ws_outbox(ws)->head);
+    assert_int_equal(cp_frame_held(&ws->in), 0);
+    assert_int_equal(ws->rest.cap, 0);
     client_free(c);
 }
 
@@ -324,6 +354,7 @@ int main(void) {
         TEST(stalled_peer),
         TEST(pause_between_messages),
         TEST(full_outbox_stops_reading),
+        TEST(unfinished_messages_are_bounded),
         TEST(drain_cuts_at_its_deadline),
         TEST(idle_connections_are_cheap),
     };

@@ -1,0 +1,193 @@
+/* The outbox over a socket pair: what comes out is what went in, in order, and the callbacks come when they should. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "transport/outbox.h"
+
+typedef struct rig {
+    cp_loop *loop;
+    cp_io io;
+    cp_outbox out;
+    int fd, peer;
+    unsigned rooms, errors, empties;
+    size_t to_pull; /* on_room appends blocks until so much has been given */
+    size_t pulled, largest;
+    bool fini_in_room, gone;
+} rig;
+
+static void on_io(cp_io *io, uint32_t events) {
+    rig *r = CP_CONTAINER(io, rig, io);
+    if (events & EPOLLOUT) cp_outbox_writable(&r->out);
+}
+
+static void on_room(void *arg) {
+    rig *r = arg;
+    static char block[10000];
+    r->rooms++;
+    if (r->fini_in_room) {
+        cp_outbox_fini(&r->out);
+        r->gone = true;
+        return;
+    }
+    while (cp_outbox_has_room(&r->out) && r->pulled < r->to_pull) {
+        cp_outbox_add(&r->out, block, sizeof block);
+        r->pulled += sizeof block;
+        if (cp_outbox_queued(&r->out) > r->largest) r->largest = cp_outbox_queued(&r->out);
+    }
+}
+static void on_error(void *arg) { ((rig *)arg)->errors++; }
+static void on_empty(void *arg) { ((rig *)arg)->empties++; }
+
+static int setup(void **state) {
+    rig *r = cp_new(rig);
+    int sv[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv), 0);
+    r->fd = sv[0];
+    r->peer = sv[1];
+    r->loop = cp_loop_new(NULL);
+    cp_io_add(r->loop, &r->io, r->fd, EPOLLIN, on_io);
+    cp_outbox_init(&r->out, r->loop, &r->io, r->fd,
+                   (cp_outbox_events){.arg = r, .on_room = on_room, .on_error = on_error, .on_empty = on_empty});
+    *state = r;
+    return 0;
+}
+
+static int teardown(void **state) {
+    rig *r = *state;
+    if (!r->gone) cp_outbox_fini(&r->out);
+    cp_io_del(r->loop, &r->io);
+    cp_close(&r->fd);
+    cp_close(&r->peer);
+    cp_loop_free(r->loop);
+    free(r);
+    return 0;
+}
+
+/* Reads what comes until `n` bytes are there. */
+static void expect_bytes(rig *r, const char *want, size_t n) {
+    char got[65536];
+    uint64_t until = cp_now_ms() + 20000;
+    while (n) {
+        ssize_t k = read(r->peer, got, n < sizeof got ? n : sizeof got);
+        if (k < 0) {
+            assert_int_equal(errno, EAGAIN);
+            assert_true(cp_now_ms() < until);
+            cp_loop_once(r->loop, 5);
+            continue;
+        }
+        assert_true(k > 0);
+        if (want) {
+            assert_memory_equal(got, want, (size_t)k);
+            want += k;
+        }
+        n -= (size_t)k;
+    }
+}
+
+static void everything_in_order(void **state) {
+    rig *r = *state;
+    cp_autobuf cp_buf want = {0};
+    for (int i = 0; i < 300; i++) { /* every kind of append, of sizes around those of chunks */
+        size_t n = (size_t)(i * 911) % 40000 + 1;
+        cp_buf b = {0};
+        for (size_t k = 0; k < n; k++) cp_buf_addc(&b, (char)(i + (int)k * 13));
+        cp_buf_add(&want, b.p, b.n);
+        if (i % 4 == 0) {
+            cp_outbox_add(&r->out, b.p, b.n);
+        } else if (i % 4 == 1) {
+            cp_outbox_add_buf(&r->out, &b);
+            assert_null(b.p);
+        } else if (i % 4 == 2) {
+            cp_buf *tail = cp_outbox_tail(&r->out, n / 2 + 1); /* and grows beyond */
+            cp_buf_add(tail, b.p, b.n);
+            cp_outbox_commit(&r->out);
+        } else {
+            cp_outbox_body *body = cp_outbox_body_new(&b);
+            cp_outbox_add_piece(&r->out, body, 0, n / 3);
+            cp_outbox_add_piece(&r->out, body, n / 3, n - n / 3);
+            cp_outbox_body_release(body);
+        }
+        cp_buf_free(&b);
+    }
+    assert_int_equal(cp_outbox_queued(&r->out), want.n);
+    assert_int_equal(r->rooms, 0); /* nothing runs inside an append */
+    expect_bytes(r, want.p, want.n);
+    while (!r->empties) cp_loop_once(r->loop, 5);
+    assert_int_equal(cp_outbox_queued(&r->out), 0);
+    assert_null(r->out.head);
+    assert_int_equal(r->io.events, EPOLLIN);
+}
+
+static void nothing_committed_keeps_nothing(void **state) {
+    rig *r = *state;
+    cp_outbox_tail(&r->out, 100);
+    cp_outbox_commit(&r->out);
+    assert_null(r->out.head);
+    assert_int_equal(cp_outbox_queued(&r->out), 0);
+}
+
+static void pulls_only_while_there_is_room(void **state) {
+    rig *r = *state;
+    r->to_pull = 10000000;
+    cp_outbox_wake(&r->out);
+    for (int i = 0; i < 50; i++) cp_loop_once(r->loop, 1); /* the peer reads nothing */
+    assert_true(cp_outbox_blocked(&r->out));
+    assert_int_equal(r->io.events, EPOLLIN | EPOLLOUT);
+    assert_true(r->pulled < 2000000);
+    assert_true(r->largest < CP_OUTBOX_LOW + 10000);
+    expect_bytes(r, NULL, r->to_pull);
+    while (!r->empties) cp_loop_once(r->loop, 5);
+    assert_int_equal(r->pulled, r->to_pull);
+}
+
+static void stall_is_measured(void **state) {
+    rig *r = *state;
+    assert_int_equal(cp_outbox_stalled_ms(&r->out), 0);
+    cp_buf big = {0};
+    cp_buf_reserve(&big, 4 << 20);
+    memset(big.p, 0, 4 << 20);
+    big.n = 4 << 20;
+    cp_outbox_add_buf(&r->out, &big);
+    while (cp_outbox_stalled_ms(&r->out) < 30) cp_loop_once(r->loop, 5);
+    expect_bytes(r, NULL, 1 << 20);
+    while (cp_outbox_stalled_ms(&r->out) >= 30) cp_loop_once(r->loop, 5); /* bytes are being taken again */
+}
+
+static void broken_socket_is_told_once(void **state) {
+    rig *r = *state;
+    cp_close(&r->peer);
+    cp_outbox_add(&r->out, "x", 1);
+    while (!r->errors) cp_loop_once(r->loop, 5);
+    cp_outbox_add(&r->out, "y", 1);
+    for (int i = 0; i < 5; i++) cp_loop_once(r->loop, 1);
+    assert_int_equal(r->errors, 1);
+    assert_int_equal(cp_outbox_queued(&r->out), 0);
+}
+
+static void owner_may_end_in_a_callback(void **state) {
+    rig *r = *state;
+    r->fini_in_room = true;
+    cp_outbox_add(&r->out, "x", 1);
+    cp_loop_once(r->loop, 1);
+    assert_true(r->gone);
+    assert_int_equal(r->rooms, 1);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(everything_in_order), TEST(nothing_committed_keeps_nothing), TEST(pulls_only_while_there_is_room),
+        TEST(stall_is_measured),   TEST(broken_socket_is_told_once),      TEST(owner_may_end_in_a_callback),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
