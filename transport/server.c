@@ -99,10 +99,11 @@ static void on_connection_closed(const struct mg_connection *conn) {
     pthread_mutex_unlock(&srv->mu);
 }
 
+/* The first message tells the cause, the later ones what it led to. */
 static int on_log(const struct mg_connection *conn, const char *msg) {
     (void)conn;
-    if (starting) cp_fail(starting, CP_E_INTERNAL_ERROR, "%s", msg);
-    else cp_log(CP_LOG_DEBUG, "http.civetweb", msg);
+    if (!starting) cp_log(CP_LOG_DEBUG, "http.civetweb", msg);
+    else if (!starting->msg[0]) cp_fail(starting, CP_E_INTERNAL_ERROR, "%s", msg);
     return 1;
 }
 
@@ -162,7 +163,7 @@ static bool is_wildcard(const char *host) {
 
 static int start_failed(const options *o, const cp_err *why, cp_err *err) {
     const char *reason = why->msg[0] ? why->msg : "unknown reason";
-    if (strstr(reason, "cannot bind") && strstr(reason, "98"))
+    if (strstr(reason, strerror(EADDRINUSE)))
         return cp_fail(err, CP_E_PORT_IN_USE, "cannot listen on %s: the port is in use", o->listen);
     return cp_fail(err, CP_E_INTERNAL_ERROR, "cannot listen on %s: %s", o->listen, reason);
 }

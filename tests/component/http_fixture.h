@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/sha.h"
 #include "transport/http.h"
+#include "transport/ws.h"
 
 enum { PATIENCE_MS = 20000 };
 
@@ -275,6 +276,7 @@ static void *fx_main(void *arg) {
     if (rc == 0) {
         cp_loop_run(f->t.loop, &f->err);
         cp_server_close(&f->t);
+        cp_ws_close_all(&f->t);
     }
     cp_loop_free(f->t.loop);
     return NULL;
