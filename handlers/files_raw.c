@@ -69,7 +69,7 @@ static void put_headers(cp_result *res, const struct stat *st, const char *etag)
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
     /* The files are the workload's: shown by a browser, their scripts must not run as pages of this server. */
     cp_buf_addf(&res->headers,
-                "ETag: %s\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n"
+                "ETag: %s\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n"
                 "Content-Security-Policy: sandbox\r\n",
                 etag, date);
 }
