@@ -259,9 +259,10 @@ void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {
     e->state = CP_STATE_RUNNING;
     e->pid = pid;
     e->pid_start = start_time;
-    e->started_wall = cp_wall_ms();
-    e->started_ms = cp_now_ms();
-    if (!e->cwd && e->impl->job.cwd) e->cwd = cp_str_dup(cp_str_of(e->impl->job.cwd));
+    if (!e->started_ms) { /* else a former server has seen it start */
+        e->started_wall = cp_wall_ms();
+        e->started_ms = cp_now_ms();
+    }
     cp_metric_add(CP_M_SPAWNS, 1);
     if (e->durable) cp_exec_put_row(e, "running", NULL);
     cp_exec_tell(e);

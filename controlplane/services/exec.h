@@ -6,13 +6,18 @@
  * BUFFERED is durable when the caller chose an execution id. All run on one of three backends: a session's shell
  * (services/session.c), a pre-started shell used once (services/pool.c), or argv directly (services/exec_spawn.c).
  *
- * Life: cp_exec_start → on_start (pid known; or the failure) → output … → on_end (child reaped AND output drained; exactly
- * once) → kept for history → freed when retention takes it and nobody holds a reference. */
+ * Life: cp_exec_start → on_start (pid known; or the failure) → output … → on_end (child reaped AND output drained;
+ * exactly once) → kept for history → freed when retention takes it and nobody holds a reference. */
 #include "services/output.h"
 #include "services/services.h"
 
 typedef enum { CP_EXEC_BUFFERED, CP_EXEC_STREAM, CP_EXEC_PROCESS } cp_exec_kind;
-typedef enum { CP_STATE_STARTING, CP_STATE_RUNNING, CP_STATE_ENDED, CP_STATE_FAILED /* could not start */ } cp_exec_state;
+typedef enum {
+    CP_STATE_STARTING,
+    CP_STATE_RUNNING,
+    CP_STATE_ENDED,
+    CP_STATE_FAILED /* could not start */
+} cp_exec_state;
 
 /* wire words in schema/outcomes.def: exited signal timeout output_limit memory_limit cancelled lost */
 typedef enum {
@@ -30,22 +35,22 @@ typedef struct cp_env_var {
 /* A request to execute; all strings are borrowed for the call of cp_exec_start. */
 typedef struct cp_exec_spec {
     cp_exec_kind kind;
-    cp_str command;            /* shell text; or */
-    const cp_str *args;        /* argv form (command is then the joined text, for display) */
+    cp_str command;     /* shell text; or */
+    const cp_str *args; /* argv form (command is then the joined text, for display) */
     size_t nargs;
     bool sessionless;
-    cp_str session;            /* id of the session (already defaulted) unless sessionless */
-    cp_str cwd;                /* empty: the session's, or the workspace */
+    cp_str session; /* id of the session (already defaulted) unless sessionless */
+    cp_str cwd;     /* empty: the session's, or the workspace */
     const cp_env_var *env;
     size_t nenv;
-    cp_str exec_id;            /* caller-chosen; empty: generated */
-    cp_str process_id;         /* PROCESS: caller-chosen; empty: generated proc_<ms>_<6 base36> */
-    cp_str stdin_data;         /* given to the child, then end of input */
-    bool stdin_open;           /* stays open for cp_exec_stdin; else /dev/null when stdin_data is empty */
-    uint64_t timeout_ms;       /* 0: none */
-    uint64_t max_output;       /* per stream; 0: the configured default; UINT64_MAX: all */
-    cp_str user;               /* empty: as configured */
-    uint8_t fingerprint[32];   /* of the request, for idempotency by exec_id or process_id */
+    cp_str exec_id;          /* caller-chosen; empty: generated */
+    cp_str process_id;       /* PROCESS: caller-chosen; empty: generated proc_<ms>_<6 base36> */
+    cp_str stdin_data;       /* given to the child, then end of input */
+    bool stdin_open;         /* stays open for cp_exec_stdin; else /dev/null when stdin_data is empty */
+    uint64_t timeout_ms;     /* 0: none */
+    uint64_t max_output;     /* per stream; 0: the configured default; UINT64_MAX: all */
+    cp_str user;             /* empty: as configured */
+    uint8_t fingerprint[32]; /* of the request, for idempotency by exec_id or process_id */
 } cp_exec_spec;
 
 typedef struct cp_exec cp_exec;
@@ -65,28 +70,28 @@ struct cp_exec {
     unsigned refs;
     cp_exec_kind kind;
     cp_exec_state state;
-    char *id;                /* execution id */
-    char *process_id;        /* NULL for BUFFERED */
-    char *session;           /* NULL: sessionless */
+    char *id;         /* execution id */
+    char *process_id; /* NULL for BUFFERED */
+    char *session;    /* NULL: sessionless */
     char *command;
-    char *cwd;               /* where it started, as far as known; else NULL */
+    char *cwd; /* where it started, as far as known; else NULL */
     pid_t pid;
     uint64_t pid_start;
     int64_t started_wall, ended_wall; /* ms */
     uint64_t started_ms, ended_ms;    /* monotonic */
     uint64_t timeout_ms;
-    uint64_t max_output;     /* per stream, of the result of a BUFFERED one; its log may hold more (durable) */
-    cp_output *out[2];       /* stdout, stderr: never NULL once on_start has come with success */
-    cp_outcome outcome;      /* when ENDED */
-    int exit_code;           /* what a shell would show: code, or 128 + signal, 124 for a sessionless timeout; -1 none */
-    int signal;              /* 0 unless ended by a signal */
+    uint64_t max_output; /* per stream, of the result of a BUFFERED one; its log may hold more (durable) */
+    cp_output *out[2];   /* stdout, stderr: never NULL once on_start has come with success */
+    cp_outcome outcome;  /* when ENDED */
+    int exit_code;       /* what a shell would show: code, or 128 + signal, 124 for a sessionless timeout; -1 none */
+    int signal;          /* 0 unless ended by a signal */
     bool timed_out, stopped_by_us, cancelled;
-    bool session_ended;      /* the command ended its shell (exit, exec, kill $$): exit_code is the shell's */
-    bool session_destroyed;  /* the session was deleted under it */
-    bool shell_replaced;     /* the shell had to be replaced (busy loop): reported to the client */
+    bool session_ended;     /* the command ended its shell (exit, exec, kill $$): exit_code is the shell's */
+    bool session_destroyed; /* the session was deleted under it */
+    bool shell_replaced;    /* the shell had to be replaced (busy loop): reported to the client */
     bool durable, chosen_id;
     uint64_t max_rss, cpu_us;
-    cp_err start_err;        /* FAILED: typed, errno in .sys */
+    cp_err start_err; /* FAILED: typed, errno in .sys */
     uint8_t fingerprint[32];
     struct cp_exec_impl *impl; /* services' own: backend, stdin, timers, lists */
 };
@@ -98,10 +103,11 @@ void cp_exec_watch_del(cp_exec_watch *w); /* not added is fine */
 
 /* Begins one. On success *out is a reference that the caller owns and w (may be NULL) is being told. Where exec_id or
  * process_id names an execution that exists with the same fingerprint, that one is returned and *existing is true (w is
- * added to it; its past callbacks come again, asynchronously); with another fingerprint: EXECUTION_CONFLICT (exec_id) or RESOURCE_BUSY
- * (process_id of a running process); an ended process_id with another fingerprint is replaced.
- * -1: limits, shutting down, invalid session; nothing was started. */
-int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp_exec **out, bool *existing, cp_err *err);
+ * added to it; its past callbacks come again, asynchronously); with another fingerprint: EXECUTION_CONFLICT (exec_id)
+ * or RESOURCE_BUSY (process_id of a running process); an ended process_id with another fingerprint is replaced. -1:
+ * limits, shutting down, invalid session; nothing was started. */
+int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp_exec **out, bool *existing,
+                  cp_err *err);
 
 cp_exec *cp_exec_find(cp_services *s, cp_str exec_id);            /* borrowed; NULL if unknown */
 cp_exec *cp_exec_find_process(cp_services *s, cp_str process_id); /* borrowed */

@@ -15,8 +15,8 @@ struct cp_exec_impl {
     cp_exec *self;
     cp_exec_job job;
     bool argv_form;
-    bool looking_up;             /* a pool thread has the job */
-    bool oneshot; /* counted in cp_execs.oneshots */
+    bool looking_up; /* a pool thread has the job */
+    bool oneshot;    /* counted in cp_execs.oneshots */
     const cp_exec_backend *backend;
     void *data;
     cp_exec_child *child; /* a durable child: acknowledged once its end is on disk */
@@ -67,7 +67,7 @@ struct cp_held_child {
 
 struct cp_execs {
     cp_services *svc;
-    char *bash;                  /* its path */
+    char *bash; /* its path */
     cp_exec **by_id, **by_pid;
     size_t mask;
     cp_exec *first, *last;
@@ -77,8 +77,8 @@ struct cp_execs {
     uint64_t log_bytes, plain_bytes;
     cp_timer age;
     struct cp_held_child *held;
-    struct cp_kill *kills;       /* under way, also of executions that are not listed any more */
-    bool set_user; /* config->child_user, resolved */
+    struct cp_kill *kills; /* under way, also of executions that are not listed any more */
+    bool set_user;         /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;
     char *user;

@@ -12,8 +12,9 @@
 enum { ARG_LIMIT = 120 * 1024 };
 
 /* CONFLUX_MARK has to be in the environment that the shell was started with, and is none of the command's business. */
-#define FORGET      "unset CONFLUX_MARK;"
-#define READ_SCRIPT "IFS= read -rd '' BASH_EXECUTION_STRING <&3;exec 3<&-;" FORGET "eval \"$BASH_EXECUTION_STRING\""
+#define FORGET "unset CONFLUX_MARK;"
+static const char read_script[] =
+    "IFS= read -rd '' BASH_EXECUTION_STRING <&3;exec 3<&-;" FORGET "eval \"$BASH_EXECUTION_STRING\"";
 
 struct spawned {
     cp_exec_child c;
@@ -129,7 +130,7 @@ static void run(cp_exec *e, const char *const *argv) {
         cp_exec_failed(e, &err);
         return;
     }
-    const char *const long_script[] = {cp_exec_bash(e->svc), "-c", READ_SCRIPT, "bash", NULL};
+    const char *const long_script[] = {cp_exec_bash(e->svc), "-c", read_script, "bash", NULL};
     if (spawn(e, s, &p, p.script >= 0 ? long_script : argv, &err) < 0) {
         cp_exec_failed(e, &err);
         return;

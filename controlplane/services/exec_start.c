@@ -98,6 +98,7 @@ static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
         e->process_id = spec->process_id.n ? cp_str_dup(spec->process_id) : cp_str_dup(cp_str_of(id));
     }
     if (!spec->sessionless) e->session = cp_str_dup(spec->session);
+    e->cwd = spec->cwd.n ? cp_str_dup(spec->cwd) : spec->sessionless ? cp_str_dup(cp_str_of(s->workspace)) : NULL;
     e->command = cp_str_dup(spec->command);
     e->timeout_ms = spec->timeout_ms;
     e->max_output = spec->max_output ? spec->max_output : (uint64_t)s->config->max_output;
@@ -139,10 +140,9 @@ int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *
 /* ---- environment ---- */
 
 static bool overrides(char *const *env, const char *var) {
-    const char *eq = strchr(var, '=');
-    size_t n = eq ? (size_t)(eq - var) + 1 : strlen(var);
+    size_t n = (size_t)(strchrnul(var, '=') - var);
     for (; env && *env; env++)
-        if (strncmp(*env, var, n) == 0) return true;
+        if (strncmp(*env, var, n) == 0 && (*env)[n] == '=') return true;
     return false;
 }
 

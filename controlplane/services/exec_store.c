@@ -153,7 +153,9 @@ static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     e->pid = (pid_t)row->pid;
     e->pid_start = row->pid_start;
     e->started_wall = row->started_ms;
-    e->started_ms = e->ended_ms = cp_now_ms();
+    int64_t age = cp_wall_ms() - e->started_wall;
+    uint64_t now = cp_now_ms();
+    e->started_ms = age > 0 && (uint64_t)age < now ? now - (uint64_t)age : now;
     e->max_output = (uint64_t)s->config->max_output;
     e->stopped_by_us = row->stopped_by_us;
     e->timed_out = row->timed_out;

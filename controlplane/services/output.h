@@ -23,23 +23,23 @@ typedef struct cp_output_opts {
     cp_loop *loop;
     cp_workers *workers;
     cp_out_kind kind;
-    const char *path;  /* FILE: the file; MEMORY: where a spill goes (unlinked at once) */
-    uint64_t budget;   /* bytes kept; UINT64_MAX: all */
+    const char *path;    /* FILE: the file; MEMORY: where a spill goes (unlinked at once) */
+    uint64_t budget;     /* bytes kept; UINT64_MAX: all */
     bool stop_at_budget; /* keep the FIRST budget bytes: the rest is read, counted and thrown away (maxOutputBytes) */
 } cp_output_opts;
 
 cp_output *cp_output_new(const cp_output_opts *o, cp_err *err);
 /* Opens the log of a former server again. The file is the truth: its size tells what was written (the oldest bytes are
- * holes in it, so offsets in the file are offsets of the stream); `dropped` is what the registry knew, at least so much of
- * the beginning is gone (with stop_at_budget: of the end). A missing file is an empty log. No fd is attached; until one is,
- * or cp_output_finish is called, the log has not ended. Blocks for two system calls on a local file. */
+ * holes in it, so offsets in the file are offsets of the stream); `dropped` is what the registry knew, at least so much
+ * of the beginning is gone (with stop_at_budget: of the end). A missing file is an empty log. No fd is attached; until
+ * one is, or cp_output_finish is called, the log has not ended. Blocks for two system calls on a local file. */
 cp_output *cp_output_reopen(const cp_output_opts *o, uint64_t dropped, cp_err *err);
-void cp_output_free(cp_output *o); /* no cursor may be open; closes what is attached; the file stays (see unlink) */
+void cp_output_free(cp_output *o);   /* no cursor may be open; closes what is attached; the file stays (see unlink) */
 void cp_output_unlink(cp_output *o); /* removes the file, at once or when the last cursor closes */
 
 /* Takes the read end of a pipe and begins to drain it. on_end(arg): no writer is left and all has been stored. */
-/* For a FIFO: a writer must exist by now, since a read end without one looks the same as the end. fd is owned from here on,
- * on failure too. */
+/* For a FIFO: a writer must exist by now, since a read end without one looks the same as the end. fd is owned from here
+ * on, on failure too. */
 int cp_output_attach(cp_output *o, int fd, void (*on_end)(void *arg), void *arg, cp_err *err);
 /* Drains what is in the pipe at this moment, then declares the log ended (on_end comes, asynchronously), though writers
  * may live on: from then on the pipe is read in the background and thrown away so that they meet neither SIGPIPE nor a
@@ -48,12 +48,13 @@ void cp_output_finish(cp_output *o);
 /* Appends bytes of our own ("Command timed out after …"). Only before the end. */
 void cp_output_append(cp_output *o, cp_str s);
 
-uint64_t cp_output_total(const cp_output *o);   /* bytes written so far */
-uint64_t cp_output_first(const cp_output *o);   /* offset of the oldest byte kept */
-uint64_t cp_output_dropped(const cp_output *o); /* bytes not there: the oldest (== first), or the newest with stop_at_budget */
-uint64_t cp_output_kept(const cp_output *o);    /* bytes that are there: total - dropped */
+uint64_t cp_output_total(const cp_output *o); /* bytes written so far */
+uint64_t cp_output_first(const cp_output *o); /* offset of the oldest byte kept */
+uint64_t
+cp_output_dropped(const cp_output *o); /* bytes not there: the oldest (== first), or the newest with stop_at_budget */
+uint64_t cp_output_kept(const cp_output *o); /* bytes that are there: total - dropped */
 bool cp_output_ended(const cp_output *o);
-bool cp_output_truncated(const cp_output *o);   /* stop_at_budget reached */
+bool cp_output_truncated(const cp_output *o); /* stop_at_budget reached */
 
 /* Copies up to max bytes from offset `from` to the end of *out. Returns the number of bytes, 0 when there is nothing
  * (yet). *at gets the offset where the data begin: > from when older bytes were dropped. Page-cache speed: it may read
@@ -63,12 +64,12 @@ size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint
 /* A cursor. Embed in the owner. */
 typedef struct cp_cursor {
     cp_output *o;
-    uint64_t at;      /* next offset wanted; the owner moves it by cp_cursor_advance */
-    bool blocking;    /* the child waits for this reader */
+    uint64_t at;                       /* next offset wanted; the owner moves it by cp_cursor_advance */
+    bool blocking;                     /* the child waits for this reader */
     void (*wake)(struct cp_cursor *c); /* new bytes or the end; coalesced, level-triggered: comes again after advance
                                           only for something new */
     struct cp_cursor *prev, *next;
-    bool pending;     /* output's: wake is due */
+    bool pending; /* output's: wake is due */
 } cp_cursor;
 void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *));
 void cp_cursor_advance(cp_cursor *c, uint64_t to);

@@ -25,10 +25,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WAIT_SCRIPT                                                                                                    \
-    "IFS= read -r <&3&&IFS= read -rd '' BASH_EXECUTION_STRING <&4||exit;unset REPLY CONFLUX_MARK;SECONDS=0;"           \
-    "eval \"$BASH_EXECUTION_STRING\";IFS= read -rd '' BASH_EXECUTION_STRING <&4;exec 3<&- 4<&-;"                       \
-    "eval \"$BASH_EXECUTION_STRING\""
+static const char wait_script[] =
+    "IFS= read -r <&3&&IFS= read -rd '' BASH_EXECUTION_STRING <&4||exit;unset REPLY CONFLUX_MARK;SECONDS=0;"
+    "eval \"$BASH_EXECUTION_STRING\";IFS= read -rd '' BASH_EXECUTION_STRING <&4;exec 3<&- 4<&-;"
+    "eval \"$BASH_EXECUTION_STRING\"";
 
 enum { KEEP_STARTING = 2, REFILL_MS = 1, FAIL_PAUSE_MS = 5000, COMMAND_LIMIT = 4 << 20 };
 
@@ -108,7 +108,7 @@ static void on_exit_(cp_child *c, const cp_exit *x);
 
 static int start_shell(struct cp_pool *p, struct shell *s) {
     int out[2] = {-1, -1}, err[2] = {-1, -1}, bell[2] = {-1, -1};
-    const char *const argv[] = {cp_exec_bash(p->svc), "-c", WAIT_SCRIPT, "bash", NULL};
+    const char *const argv[] = {cp_exec_bash(p->svc), "-c", wait_script, "bash", NULL};
     s->script = memfd_create("command", MFD_CLOEXEC);
     int r = -1;
     if (s->script >= 0 && cp_pipe(out, 0) == 0 && cp_pipe(err, 0) == 0 &&

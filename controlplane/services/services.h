@@ -20,18 +20,18 @@ typedef struct cp_services {
     const char *state_dir;  /* exists, 0700 */
     const char *workspace;  /* absolute, exists */
     char **base_env;        /* NULL-terminated environment for children: the server's own, without CONFLUX_* secrets */
-    struct cp_execs *execs;       /* services/exec.c */
+    struct cp_execs *execs; /* services/exec.c */
     struct cp_sessions *sessions; /* services/session.c */
     struct cp_pool *pool;         /* services/pool.c: pre-started shells */
     struct cp_files *files;       /* services/files.c: cp_files_open(config->file_root), before any request */
-    bool draining;          /* refuse new work */
+    bool draining;                /* refuse new work */
 } cp_services;
 
 /* Opens execs, pool, sessions in this order on a struct whose other fields are set, re-adopts what the keeper held
  * (cp_services_held is called for each during cp_keeper_open, before this) and agrees it with the registry. */
 int cp_services_open(cp_services *s, cp_err *err);
-/* Remembers a held child until cp_services_open; takes its descriptors. Keys "x:<execution id>" are the executions', those that
- * begin with "s:" go to cp_sessions_held. svc may be otherwise empty. */
+/* Remembers a held child until cp_services_open; takes its descriptors. Keys "x:<execution id>" are the executions',
+ * those that begin with "s:" go to cp_sessions_held. svc may be otherwise empty. */
 void cp_services_held(cp_services *s, const cp_held *h);
 /* Ends children per kind, closes sessions, frees. done when nothing is left or the deadline has passed. */
 void cp_services_drain(cp_services *s, uint64_t deadline_ms, void (*done)(void *arg), void *arg);

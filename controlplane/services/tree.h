@@ -1,7 +1,7 @@
 #pragma once
-/* Process trees from /proc, and signals that cannot hit a stranger: a pid counts only with its start time, and signals go
- * through a pidfd opened before the start time is checked (the kernel may give the number to somebody else). Any thread; blocks only
- * on /proc. */
+/* Process trees from /proc, and signals that cannot hit a stranger: a pid counts only with its start time, and signals
+ * go through a pidfd opened before the start time is checked (the kernel may give the number to somebody else). Any
+ * thread; blocks only on /proc. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,9 +24,9 @@ typedef struct cp_tree {
 void cp_tree_free(cp_tree *t);
 /* One snapshot of /proc. */
 int cp_tree_snapshot(cp_tree *all);
-/* Adds to `out` from the snapshot: root (if pid and start time match), all its descendants, the members of its process group and
- * session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not look). No duplicates;
- * parents before children. */
+/* Adds to `out` from the snapshot: root (if pid and start time match), all its descendants, the members of its process
+ * group and session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not
+ * look). No duplicates; parents before children. */
 void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
 /* The mark in the environment that pid was started with; false when there is none or it may not be read. */
 enum { CP_MARK_MAX = 64 };
