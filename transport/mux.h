@@ -30,7 +30,8 @@ enum {
     MUX_TURN = 256 * 1024,                /* streams may send so much between two large responses */
     MUX_QUANTUM = 64 * 1024,              /* deficit round robin: what a stream may send in its turn */
     MUX_HEADERS = 64,
-    MUX_WINDOW_FIRST = 64, /* loop requests dispatched at a time, to begin with; see mux_request.c */
+    MUX_ID_MAX = 16 * 1024, /* whatever the option says: envelope and id must fit a frame */
+    MUX_WINDOW_FIRST = 64,  /* loop requests dispatched at a time, to begin with; see mux_request.c */
     MUX_WINDOW_LEAST = 16,
     MUX_WINDOW_MOST = 1 << 20,
     MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
@@ -97,6 +98,8 @@ void mux_handle(mux *m, yyjson_doc *doc, cp_str text);
 void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n);
 /* The owner is going: the job frees itself when it is done. */
 void mux_job_abandon(mux *m);
+
+size_t mux_id_limit(const mux *m);
 
 /* ---- mux_request.c: requests and what is done to them ---- */
 

@@ -38,6 +38,11 @@ static cp_str id_text(mux *m, yyjson_val *id) {
     return cp_buf_str(b);
 }
 
+size_t mux_id_limit(const mux *m) {
+    int64_t limit = m->t->config->max_request_id;
+    return limit < MUX_ID_MAX ? (size_t)limit : MUX_ID_MAX;
+}
+
 /* ---- by type ---- */
 
 static void invalid(mux *m) {
@@ -83,9 +88,9 @@ static bool names_request(const mux_msg *msg) { return yyjson_is_str(msg->id) ||
 static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str text) {
     cp_autodoc yyjson_doc *doc = doc_taken;
     cp_str id = id_text(m, msg->id);
-    if (id.n > (size_t)m->t->config->max_request_id) {
+    if (id.n > mux_id_limit(m)) {
         char why[80];
-        snprintf(why, sizeof why, "id is longer than %lld bytes", (long long)m->t->config->max_request_id);
+        snprintf(why, sizeof why, "id is longer than %zu bytes", mux_id_limit(m));
         mux_put_error(m, (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
     } else if (yyjson_equals_str(msg->type, "request")) {
         mux_request(m, msg, id, cp_take(doc), text);

@@ -117,7 +117,7 @@ void mux_put_hello(mux *m, cp_str id) {
     cp_jw_obj(&w);
     cp_jw_ki64(&w, "maxMessageBytes", c->max_message);
     cp_jw_ki64(&w, "maxPending", c->max_pending);
-    cp_jw_ki64(&w, "maxRequestIdBytes", c->max_request_id);
+    cp_jw_ku64(&w, "maxRequestIdBytes", mux_id_limit(m));
     cp_jw_ki64(&w, "maxEventBytes", MUX_CHUNK);
     cp_jw_end_obj(&w);
     cp_jw_end_obj(&w);

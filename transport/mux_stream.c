@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* What stands before the data of an event; its frame head goes in front when the length is known. */
-enum { HEAD_GAP = 4, ENVELOPE = 64, ROOM_MAX = 96 * 1024 };
+enum { HEAD_GAP = 4, ENVELOPE = 64, ROOM_MAX = 96 * 1024, LEAST = 64 /* a source must get a whole character out */ };
 
 /* ---- readiness ---- */
 
@@ -113,7 +113,7 @@ static size_t budget_of(const mux *m, const pend *p) {
     size_t credit = (size_t)p->credit;
     if (credit >= 2 * budget) return budget;
     if (credit < 1024 && outstanding) return 0;
-    return credit / 2 ? clamp(credit / 2, 1, budget) : 1; /* half: newlines and quotes are two bytes each */
+    return clamp(credit / 2, LEAST, budget); /* half: newlines and quotes are two bytes each */
 }
 
 static void put_head(cp_buf *b, const pend *p) {
@@ -208,7 +208,12 @@ bool mux_pull_stream(mux *m) {
         charge(m, p, (size_t)(p->bytes - before));
         if (!has_credit(p) && !m->draining) pend_drop(&m->streams, p);
     } else if (got == CP_PULL_WAIT && !m->draining) {
-        if (!p->woken) pend_drop(&m->streams, p);
+        pend_drop(&m->streams, p);
+        if (p->woken) { /* while it was asked; not again in this round, lest it goes on for ever */
+            pend_push(&m->streams, p);
+            cp_outbox_wake(m->out);
+            return false;
+        }
     } else {
         finish(m, p, got);
     }
