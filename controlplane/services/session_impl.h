@@ -44,6 +44,7 @@ typedef enum {
 } session_job_kind;
 
 struct session_job {
+    cp_services *svc;
     cp_exec *exec;        /* NULL: ours, or exec.c has let go of it */
     struct cp_session *s; /* NULL once detached */
     struct session_job *next;

@@ -26,6 +26,7 @@ static const cp_exec_backend backend;
 static struct session_job *job_new(struct cp_session *s, session_job_kind kind) {
     struct session_job *j = cp_new(struct session_job);
     j->s = s;
+    j->svc = s->svc;
     j->kind = kind;
     j->read_end[0] = j->read_end[1] = j->keep[0] = j->keep[1] = -1;
     j->in_read = j->in_keep = j->go = -1;
@@ -93,7 +94,7 @@ void session_fail_waiting(struct cp_session *s, const cp_err *err) {
 }
 
 static void abandon(struct session_job *j) {
-    if (j->booked) cp_keeper_forget(j->s->svc->keeper, &j->kid.child);
+    if (j->booked) cp_keeper_forget(j->svc->keeper, &j->kid.child);
     j->booked = false;
     session_job_close(j);
     if (j->pair) session_pair_drop(j->s, j->pair);
@@ -286,7 +287,8 @@ void session_no_pid(struct cp_session *s) {
 static void child_exit(cp_child *c, const cp_exit *x) {
     struct session_job *j = CP_CONTAINER(c, struct session_job, kid.child);
     j->booked = j->adopted = false;
-    if (j->exec) cp_exec_exited(j->exec, x);
+    if (!j->started) cp_keeper_ack(j->svc->keeper, c); /* exec.c does not know it */
+    else if (j->exec) cp_exec_exited(j->exec, x);
     if (j->state == JOB_TURN) settle(j); /* which may free it */
     else job_unref(j);
 }
@@ -452,7 +454,7 @@ static void collect(cp_exec *e, cp_tree *out) {
         cp_tree all = {0};
         if (cp_tree_snapshot(&all) == 0) cp_tree_collect(out, &all, j->kid.child.pid, j->kid.child.start_time, NULL);
         cp_tree_free(&all);
-    } else if (j->state == JOB_TURN && j->s->shell == SHELL_READY) {
+    } else if (j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY) {
         session_collect_owned(j, out);
     }
 }
@@ -464,7 +466,7 @@ static void unwedge(cp_exec *e) {
         leave_queue(j);
         cp_exec_attach_output(e, -1, -1);
         cp_exec_exited(e, &(cp_exit){.code = -1, .signal = SIGKILL});
-    } else if (j->state == JOB_TURN && !j->adopted && j->s->shell == SHELL_READY) {
+    } else if (j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY) {
         session_interrupt(j->s);
     }
 }
@@ -474,7 +476,7 @@ static void release(cp_exec *e) {
     struct session_job *j = cp_exec_backend_data(e);
     cp_exec_set_backend(e, &backend, NULL);
     if (j->state == JOB_QUEUED) leave_queue(j);
-    if (j->adopted) {
+    if (j->started) { /* also when it has ended: the end of its stdin may not have been answered */
         cp_keeper_forget(e->svc->keeper, &j->kid.child);
         j->booked = j->adopted = false;
     }

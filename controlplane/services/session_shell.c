@@ -252,7 +252,7 @@ void session_shell_kill(struct cp_session *s) {
         bool marked = cp_proc_mark(s->child.pid, mark, sizeof mark);
         if (cp_tree_snapshot(&all) == 0)
             cp_tree_collect(&mine, &all, s->child.pid, s->child.start_time, marked ? mark : NULL);
-    } else if (s->current) {
+    } else if (s->current && !s->current->started) {
         session_collect_owned(s->current, &mine);
     }
     kill_pid(s, SIGKILL);
@@ -309,7 +309,8 @@ void session_interrupt(struct cp_session *s) {
  * of the second line is the proof, since it reads byte by byte and only when the first has been executed. */
 static bool swallowed(const struct cp_session *s) {
     int unread = -1;
-    return ioctl(s->script, FIONREAD, &unread) == 0 && unread == 0;
+    cp_proc p;
+    return ioctl(s->script, FIONREAD, &unread) == 0 && unread == 0 && cp_proc_read(s->child.pid, &p) && p.state == 'S';
 }
 
 static void poll_turn(cp_timer *t) {

@@ -607,6 +607,24 @@ static void limits(void **state) {
     assert_false(cp_session_exists(&fx.s, CP_STR("1")));
 }
 
+static void a_queue_is_bounded(void **state) {
+    (void)state;
+    static struct run r[CP_SESSION_QUEUE + 2];
+    fx.config.max_processes = 2 * CP_SESSION_QUEUE;
+    cp_exec_spec s = in_session("a", "sleep 3000");
+    run_begin(&r[0], &s);
+    fx_until(r[0].starts);
+    for (int i = 1; i < CP_SESSION_QUEUE + 2; i++) run_begin(&r[i], &s);
+    run_wait(&r[CP_SESSION_QUEUE + 1]);
+    assert_int_equal(r[CP_SESSION_QUEUE + 1].e->start_err.code, CP_E_LIMIT_EXCEEDED);
+    assert_int_equal(r[CP_SESSION_QUEUE].starts, 0);
+    delete_("a", false);
+    for (int i = 0; i < CP_SESSION_QUEUE + 2; i++) {
+        run_wait(&r[i]);
+        run_free(&r[i]);
+    }
+}
+
 /* ---- the shell under it ---- */
 
 /* The server has not been told yet that the shell is gone: the command runs all the same. */
@@ -685,6 +703,38 @@ static void job_control_and_timeouts_of_the_client(void **state) {
     expect("a", "jobs %1 >/dev/null && echo alive; kill %1", 0, "alive\n", NULL);
 }
 
+/* With --child-user the shell cannot enter the state folder, so its own is elsewhere. */
+static int setup_child_user(void **state) {
+    (void)state;
+    if (geteuid() != 0) return 0;
+    fx_loop();
+    static char user[] = "nobody";
+    fx.config.child_user = user;
+    fx_open();
+    return 0;
+}
+
+static int teardown_child_user(void **state) {
+    (void)state;
+    if (geteuid() != 0) return 0;
+    cp_autofree char *base = cp_str_dup(cp_str_of(fx.s.sessions->base));
+    fx.s.draining = true; /* the folders go, too */
+    fx_close();
+    assert_int_equal(rmdir(base), 0);
+    return 0;
+}
+
+static void as_another_user(void **state) {
+    (void)state;
+    if (geteuid() != 0) skip();
+    cp_exec_spec s = in_session("u", "id -un; pwd; v=1"); /* the workspace is closed to it: the home folder */
+    run_expect(&s, 0, "nobody\n/tmp\n", "");
+    expect("u", "echo $v; cat", 0, "1\n", "");
+    expect_background(CP_EXEC_PROCESS, "u", "id -un; exit 3", 3, "nobody\n");
+    expect_timeout("u", "sleep 300", 100, false);
+    delete_("u", false);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
 
 int main(void) {
@@ -716,10 +766,12 @@ int main(void) {
         TEST(deletion_ends_what_is_pending),
         TEST(deletion_can_keep_processes),
         TEST(limits),
+        TEST(a_queue_is_bounded),
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
         TEST(job_control_and_timeouts_of_the_client),
+        cmocka_unit_test_setup_teardown(as_another_user, setup_child_user, teardown_child_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
