@@ -46,9 +46,6 @@ struct cp_exec_impl {
     bool in_open, in_eof; /* more may come; the end has been asked for */
     bool in_closing;      /* the keeper is asked to close its copy */
 
-    cp_work resolve; /* the user's name */
-    cp_err resolve_err;
-    cp_reg_done intent, recorded;
     uint64_t log_bytes; /* what the history counts for it */
 };
 

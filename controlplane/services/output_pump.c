@@ -343,6 +343,10 @@ static void pipe_event(cp_io *io, uint32_t events) {
 int cp_output_attach(cp_output *o, int fd, void (*on_end)(void *arg), void *arg, cp_err *err) {
     o->on_end = on_end;
     o->arg = arg;
+    if (o->ended) { /* finished before there was a pipe */
+        cp_close(&fd);
+        return 0;
+    }
     if (fd < 0) {
         o->eof = true;
         cp_output_settle(o);

@@ -137,17 +137,16 @@ static void drain_poll(cp_timer *t) {
     else cp_timer_start(x->svc->loop, &x->drain, DRAIN_POLL_MS, drain_poll);
 }
 
-void cp_services_drain(cp_services *s, uint64_t deadline_ms, void (*done)(void *arg), void *arg) {
+void cp_services_drain(cp_services *s, uint64_t limit_ms, void (*done)(void *arg), void *arg) {
     struct cp_execs *x = s->execs;
-    uint64_t now = cp_loop_now(s->loop);
-    uint64_t left = deadline_ms > now ? deadline_ms - now : 0;
+    uint64_t grace = limit_ms > 1000 ? limit_ms - 1000 : limit_ms / 2;
     s->draining = true;
     x->drained = done;
     x->drain_arg = arg;
-    x->drain_until = deadline_ms;
+    x->drain_until = cp_loop_now(s->loop) + limit_ms;
     for (cp_exec *e = x->first, *next; e; e = next) {
         next = e->impl->next;
-        (void)cp_exec_kill(e, SIGTERM, left > 1000 ? left - 1000 : left / 2, CP_OUTCOME_signal, NULL, NULL, NULL);
+        (void)cp_exec_kill(e, SIGTERM, grace, CP_OUTCOME_signal, NULL, NULL, NULL);
     }
     cp_timer_start(s->loop, &x->drain, 0, drain_poll);
 }

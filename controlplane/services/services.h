@@ -33,6 +33,8 @@ int cp_services_open(cp_services *s, cp_err *err);
 /* Remembers a held child until cp_services_open; takes its descriptors. Keys "x:<execution id>" are the executions',
  * those that begin with "s:" go to cp_sessions_held. svc may be otherwise empty. */
 void cp_services_held(cp_services *s, const cp_held *h);
-/* Ends children per kind, closes sessions, frees. done when nothing is left or the deadline has passed. */
-void cp_services_drain(cp_services *s, uint64_t deadline_ms, void (*done)(void *arg), void *arg);
+/* Shutdown: refuses new work, sends TERM to all trees, KILL to what is left near the end of limit_ms. done when nothing
+ * runs or the time is up. */
+void cp_services_drain(cp_services *s, uint64_t limit_ms, void (*done)(void *arg), void *arg);
+/* Frees everything; the loop must not be running. Durable children stay with the keeper. */
 void cp_services_close(cp_services *s);
