@@ -70,6 +70,7 @@ static int read_options(const mux_msg *msg, incoming *in, cp_err *err) {
 
 static void read_path(yyjson_val *path, cp_request *req) {
     cp_str all = str_of(path);
+    if (!all.p) return;
     const char *hash = memchr(all.p, '#', all.n);
     if (hash) all.n = (size_t)(hash - all.p);
     const char *mark = memchr(all.p, '?', all.n);

@@ -115,8 +115,7 @@ static void taken(cp_outbox *o, size_t n) {
     cp_metric_add(CP_M_BYTES_OUT, (int64_t)n);
     o->took_at = cp_loop_now(o->loop);
     o->queued -= n;
-    while (n) {
-        chunk *c = o->head;
+    for (chunk *c; n && (c = o->head);) {
         size_t left = chunk_left(c);
         if (n < left) {
             c->off += n;
