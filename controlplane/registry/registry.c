@@ -43,7 +43,7 @@ struct cp_registry {
     pthread_cond_t work, idle;
     struct op *head, **tail;
     size_t bytes;
-    bool busy, stopping;
+    bool busy, reading, stopping;
 };
 
 /* ---- operations ---- */
@@ -123,7 +123,7 @@ static void *writer_main(void *arg) {
     cp_registry *r = arg;
     pthread_mutex_lock(&r->mu);
     for (;;) {
-        while (!r->head && !r->stopping) pthread_cond_wait(&r->work, &r->mu);
+        while ((!r->head || r->reading) && !r->stopping) pthread_cond_wait(&r->work, &r->mu);
         if (!r->head) break;
         struct op *batch = r->head;
         r->head = NULL;
@@ -263,15 +263,33 @@ int cp_registry_flush(cp_registry *r, cp_err *err) {
     return cp_registry_healthy(r) ? 0 : cp_fail(err, CP_E_INTERNAL_ERROR, "registry: the last write failed");
 }
 
-/* The connection is the writer's own: read only while it sleeps. */
-int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
+/* The connection is the writer's own: it sleeps while rows are read. What fn writes meanwhile is queued; applied at
+ * once, INSERT OR REPLACE would move the row ahead of the scan, which would come by it again. */
+static int begin_reading(cp_registry *r, cp_err *err) {
     if (cp_registry_flush(r, err) < 0) return -1;
-    return cp_store_each_exec(&r->db, fn, arg, err);
+    pthread_mutex_lock(&r->mu);
+    while (r->busy) pthread_cond_wait(&r->idle, &r->mu);
+    r->reading = true;
+    pthread_mutex_unlock(&r->mu);
+    return 0;
+}
+
+static int end_reading(cp_registry *r, int rc) {
+    pthread_mutex_lock(&r->mu);
+    r->reading = false;
+    pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->mu);
+    return rc;
+}
+
+int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
+    if (begin_reading(r, err) < 0) return -1;
+    return end_reading(r, cp_store_each_exec(&r->db, fn, arg, err));
 }
 
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
-    if (cp_registry_flush(r, err) < 0) return -1;
-    return cp_store_each_session(&r->db, fn, arg, err);
+    if (begin_reading(r, err) < 0) return -1;
+    return end_reading(r, cp_store_each_session(&r->db, fn, arg, err));
 }
 
 bool cp_registry_healthy(const cp_registry *r) { return atomic_load_explicit(&r->healthy, memory_order_relaxed); }

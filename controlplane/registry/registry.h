@@ -67,7 +67,8 @@ void cp_registry_del_exec(cp_registry *r, const char *id);
 void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_done *done);
 void cp_registry_del_session(cp_registry *r, const char *id);
 
-/* Start-up: each row in order of start; the row is borrowed for the call. */
+/* Start-up: each row in order of start, once, also when fn writes rows (these are applied afterwards; fn does not
+ * flush); the row is borrowed for the call. */
 int cp_registry_each_exec(cp_registry *r, void (*fn)(void *arg, const cp_exec_row *row), void *arg, cp_err *err);
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *arg, const cp_session_row *row), void *arg, cp_err *err);
 /* Waits until everything queued so far is committed. Shutdown and tests. */

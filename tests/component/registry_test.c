@@ -145,6 +145,37 @@ static void test_rows_come_in_order_of_start(void **state) {
     assert_string_equal(o.seen, "cab");
 }
 
+struct rewrite {
+    cp_registry *reg;
+    int seen;
+};
+
+static void rewrite_row(void *arg, const cp_exec_row *r) {
+    struct rewrite *w = arg;
+    w->seen++;
+    assert_int_equal(r->pid, 4321);
+    cp_exec_row again = *r;
+    again.pid = 1234;
+    cp_registry_put_exec(w->reg, &again, NULL);
+}
+
+static void test_rows_written_during_the_scan_come_once(void **state) {
+    struct fixture *f = *state;
+    enum { ROWS = 1000 };
+    for (int i = 0; i < ROWS; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "exec_%d", i);
+        cp_exec_row r = sample;
+        r.id = id;
+        r.pid = 4321;
+        cp_registry_put_exec(f->reg, &r, NULL);
+    }
+    struct rewrite w = {.reg = f->reg};
+    assert_int_equal(cp_registry_each_exec(f->reg, rewrite_row, &w, NULL), 0);
+    assert_int_equal(w.seen, ROWS);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), 0);
+}
+
 struct waiter {
     cp_reg_done done;
     int *counter, at;
@@ -294,6 +325,7 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(test_exec_round_trip),
         T(test_rows_come_in_order_of_start),
+        T(test_rows_written_during_the_scan_come_once),
         T(test_completions_come_in_order),
         T(test_one_bad_row_does_not_take_its_neighbours),
         T(test_session_round_trip),
