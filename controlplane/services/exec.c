@@ -296,9 +296,21 @@ static void drain_over(cp_timer *t) {
     for (int k = 0; k < 2; k++) cp_output_finish(i->self->out[k]);
 }
 
+/* What was ended by force has ended after all. */
+static void late_exit(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (!i->forced || !i->child || i->acked) return;
+    cp_keeper_ack(e->svc->keeper, &i->child->child);
+    i->acked = true;
+    cp_exec_tell(e);
+}
+
 void cp_exec_exited(cp_exec *e, const cp_exit *x) {
     struct cp_exec_impl *i = e->impl;
-    if (i->has_exit) return;
+    if (i->has_exit) {
+        late_exit(e);
+        return;
+    }
     i->has_exit = true;
     i->exit = *x;
     if (e->state == CP_STATE_STARTING) e->state = CP_STATE_RUNNING;
@@ -336,8 +348,8 @@ static void recorded(cp_reg_done *d) {
         cp_log(CP_LOG_ERROR, "registry.put", "the end of an execution could not be recorded", CP_KVZ("id", e->id),
                CP_KVZ("error", d->err.msg));
     else if (i->child && !i->forced) cp_keeper_ack(e->svc->keeper, &i->child->child);
-    i->acked = true;
-    cp_exec_tell(e); /* releases the backend */
+    i->acked = !i->child || !i->forced; /* a forced one has not exited: there is nothing to acknowledge yet */
+    cp_exec_tell(e);                    /* releases the backend */
     free(w);
     cp_exec_unref(e);
 }

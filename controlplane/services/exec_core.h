@@ -70,12 +70,14 @@ struct cp_execs {
     cp_exec *first, *last;
     cp_exec *oldest, *newest; /* ended */
     size_t running, ended, plain;
-    size_t oneshots; /* running buffered calls without a session: what the pool serves */
+    uint64_t running_bytes; /* logs of what runs, as of the last look */
+    size_t oneshots;        /* running buffered calls without a session: what the pool serves */
     uint64_t log_bytes, plain_bytes;
     cp_timer age;
     struct cp_held_child *held;
-    struct cp_kill *kills; /* under way, also of executions that are not listed any more */
-    bool set_user;         /* config->child_user, resolved */
+    struct cp_orphan *orphans; /* children of former servers that nobody wants, until they are gone */
+    struct cp_kill *kills;     /* under way, also of executions that are not listed any more */
+    bool set_user;             /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;
     char *user;
@@ -111,4 +113,5 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
 void cp_exec_retain(cp_exec *e); /* an ended one enters the history, which may push others out */
 void cp_exec_evict(cp_exec *e);  /* out of history, logs and registry */
 void cp_exec_age_start(cp_services *s);
+void cp_exec_orphans_close(cp_services *s);
 int cp_exec_restore(cp_services *s, cp_err *err);

@@ -5,6 +5,7 @@
  * status; a row without one is lost, and says so. History is bounded by count, age and bytes of log, the oldest going
  * first; buffered calls without an id of their own are only a convenience there and have a smaller bound. */
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "services/exec_core.h"
 
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { AGE_MS = 60000 };
+enum { AGE_MS = 10000 };
 
 /* ---- rows ---- */
 
@@ -100,7 +101,7 @@ static void trim(cp_services *s) {
     struct cp_execs *x = s->execs;
     cp_exec *e;
     while (x->ended > (size_t)s->config->history) cp_exec_evict(x->oldest);
-    while (x->log_bytes > (uint64_t)s->config->log_total && (e = oldest(x, false))) cp_exec_evict(e);
+    while (x->log_bytes + x->running_bytes > (uint64_t)s->config->log_total && (e = oldest(x, false))) cp_exec_evict(e);
     /* The newest stays whatever its size: its id has just been given out. */
     while ((x->plain > CP_HISTORY_PLAIN || (x->plain_bytes > CP_HISTORY_PLAIN_BYTES && x->plain > 1)) &&
            (e = oldest(x, true)))
@@ -123,8 +124,17 @@ void cp_exec_retain(cp_exec *e) {
     trim(e->svc);
 }
 
+/* What runs has its own budgets; the history makes room for it. */
+static void measure_running(struct cp_execs *x) {
+    x->running_bytes = 0;
+    for (cp_exec *e = x->first; e; e = e->impl->next)
+        if (e->durable && e->state == CP_STATE_RUNNING)
+            x->running_bytes += cp_output_kept(e->out[0]) + cp_output_kept(e->out[1]);
+}
+
 static void on_age(cp_timer *t) {
     cp_services *s = CP_CONTAINER(t, struct cp_execs, age)->svc;
+    measure_running(s->execs);
     trim(s);
     cp_exec_age_start(s);
 }
@@ -194,6 +204,45 @@ static void free_held(struct cp_held_child *h) {
     free(h);
 }
 
+/* A held child that no execution goes on with: acknowledged as soon as it has ended, or the keeper would hold it for
+ * good. */
+struct cp_orphan {
+    cp_child child;
+    cp_services *svc;
+    struct cp_orphan *prev, *next;
+};
+
+static void orphan_free(struct cp_orphan *o) {
+    if (o->prev) o->prev->next = o->next;
+    else o->svc->execs->orphans = o->next;
+    if (o->next) o->next->prev = o->prev;
+    cp_keeper_forget(o->svc->keeper, &o->child);
+    free(o);
+}
+
+static void orphan_ended(cp_child *c, const cp_exit *x) {
+    (void)x;
+    struct cp_orphan *o = CP_CONTAINER(c, struct cp_orphan, child);
+    cp_keeper_ack(o->svc->keeper, c);
+    orphan_free(o);
+}
+
+void cp_exec_orphans_close(cp_services *s) {
+    while (s->execs->orphans) orphan_free(s->execs->orphans);
+}
+
+static void disown(cp_services *s, cp_held *h) {
+    for (int k = 0; k < 3; k++) cp_close(&h->fds[k]);
+    struct cp_orphan *o = cp_new(struct cp_orphan);
+    o->svc = s;
+    o->child.on_exit = orphan_ended;
+    o->next = s->execs->orphans;
+    if (o->next) o->next->prev = o;
+    s->execs->orphans = o;
+    cp_keeper_claim(s->keeper, &o->child, h);
+    if (h->exited) orphan_ended(&o->child, &h->exit);
+}
+
 /* The child is gone and so is its status: the keeper died as well. */
 static void lose(cp_exec *e) {
     e->state = CP_STATE_RUNNING;
@@ -216,14 +265,7 @@ static void restore_row(void *arg, const cp_exec_row *row) {
     if (ended) {
         end_from_row(e, row);
         for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
-        if (h) { /* the row was written, the acknowledgement lost */
-            cp_child c = {0};
-            cp_keeper_claim(s->keeper, &c, &h->h);
-            cp_keeper_ack(s->keeper, &c);
-            cp_keeper_forget(s->keeper, &c);
-            for (int k = 0; k < 3; k++)
-                if (h->h.fds[k] >= 0) close(h->h.fds[k]);
-        }
+        if (h) disown(s, &h->h); /* the row was written, the acknowledgement lost */
         e->impl->acked = true;
         e->impl->has_exit = true;
         cp_exec_retain(e);
@@ -247,12 +289,7 @@ static void end_unknown(cp_services *s) {
         for (size_t i = 0; i < t.n; i++) (void)cp_proc_signal(&t.v[i], SIGKILL);
         cp_tree_free(&all);
         cp_tree_free(&t);
-        cp_child c = {0};
-        cp_keeper_claim(s->keeper, &c, &h->h);
-        cp_keeper_ack(s->keeper, &c);
-        cp_keeper_forget(s->keeper, &c);
-        for (int k = 0; k < 3; k++)
-            if (h->h.fds[k] >= 0) close(h->h.fds[k]);
+        disown(s, &h->h);
         free_held(h);
     }
 }

@@ -76,6 +76,7 @@ static void close_execs(cp_services *s) {
     cp_timer_stop(s->loop, &x->age);
     cp_timer_stop(s->loop, &x->drain);
     cp_exec_kills_close(s);
+    cp_exec_orphans_close(s);
     while (x->last) cp_exec_unlist(x->last);
     for (struct cp_held_child *h; (h = x->held);) {
         x->held = h->next;
