@@ -349,33 +349,48 @@ static char **env_of_pid(pid_t pid) {
     return env;
 }
 
-/* Key "s:<token>:<id>". The shell may be at work for nobody: a line that only reports is answered when that is over. */
-static void restore(cp_services *svc, struct session_held *held) {
-    cp_held *h = &held->h;
-    const char *id = strlen(held->key) > 15 && held->key[14] == ':' ? held->key + 15 : NULL;
-    cp_err err = {0};
-    struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
-    snprintf(s->token, sizeof s->token, "%.12s", held->key + 2);
-    s->status = h->fds[1];
-    s->start_cwd = cp_str_dup(cp_str_of(svc->workspace));
+/* Of no use: its folder is gone, or it has ended. The keeper need not hold it any longer. */
+static void give_up(cp_services *svc, const cp_held *h) {
+    cp_child gone = {0};
+    cp_proc shell = {.pid = h->pid, .start_time = h->start_time};
+    cp_log(CP_LOG_INFO, "session.lost", "a session of the former server has ended", CP_KVZ("key", h->key));
+    if (!h->exited) (void)cp_proc_signal(&shell, SIGKILL);
+    cp_keeper_claim(svc->keeper, &gone, h);
+    cp_keeper_ack(svc->keeper, &gone);
+    cp_keeper_forget(svc->keeper, &gone);
+}
+
+/* Key "s:<token>:<id>"; NULL when it is not one. */
+static const char *id_of_key(const char *key) {
+    return strncmp(key, "s:", 2) == 0 && strlen(key) > 15 && key[14] == ':' ? key + 15 : NULL;
+}
+
+static bool revive(struct cp_session *s, const cp_held *h) {
+    if (h->exited || h->fds[0] < 0 || h->fds[1] < 0 || session_find(s->svc, cp_str_of(s->id))) return false;
+    snprintf(s->token, sizeof s->token, "%.12s", h->key + 2);
+    s->start_cwd = cp_str_dup(cp_str_of(s->svc->workspace)); /* until the registry says better */
     s->env = env_of_pid(h->pid);
-    session_set_cwd(s, svc->workspace);
-    bool usable = id && !h->exited && h->fds[0] >= 0 && h->fds[1] >= 0 && !session_find(svc, cp_str_of(id)) &&
-                  session_folder_open(s, true, &err) == 0;
-    if (usable) {
-        list(s);
-        session_shell_attach(s, h);
-        s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
-        s->pair_next = 1u << 20;
-        session_store(s, "live");
+    session_set_cwd(s, s->start_cwd);
+    if (session_folder_open(s, true, NULL) < 0) return false;
+    list(s);
+    session_shell_attach(s, h);
+    s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
+    s->pair_next = 1u << 20;
+    session_store(s, "live");
+    return true;
+}
+
+/* The shell may be at work for nobody: a line that only reports is answered when that is over. */
+static void restore(cp_services *svc, cp_held *h) {
+    const char *id = id_of_key(h->key);
+    struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
+    s->status = h->fds[1];
+    if (id && revive(s, h)) {
         session_job_push(s, session_job_internal(s, JOB_SYNC), false);
         session_pump(s);
         return;
     }
-    cp_log(CP_LOG_INFO, "session.lost", "a session of the former server has ended", CP_KVZ("session", s->id));
-    cp_child gone = {0};
-    cp_keeper_claim(svc->keeper, &gone, h);
-    cp_keeper_ack(svc->keeper, &gone);
+    give_up(svc, h);
     cp_close(&h->fds[0]);
     session_free(s, true);
 }
@@ -464,7 +479,7 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
     while (t->held) {
         struct session_held *held = t->held;
         t->held = held->next;
-        restore(svc, held);
+        restore(svc, &held->h);
         free(held->key);
         free(held);
     }

@@ -694,6 +694,25 @@ static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
     run_free(&r);
 }
 
+static void what_cannot_be_revived_is_let_go(void **state) {
+    (void)state;
+    expect("s", "v=1", 0, "", "");
+    const struct cp_session *s = session("s");
+    cp_proc shell = {.pid = s->child.pid, .start_time = s->child.start_time};
+    char key[64];
+    snprintf(key, sizeof key, "s:%s:s", s->token);
+    cp_held dead = {
+        .tag = s->child.tag, .key = key, .pid = shell.pid, .start_time = shell.start_time, .fds = {-1, -1, -1}};
+    cp_err err = {0};
+    cp_services_close(&fx.s);
+    cp_services_held(&fx.s, &dead);
+    if (cp_services_open(&fx.s, &err) < 0) fail_msg("%s", err.msg);
+    assert_false(cp_session_exists(&fx.s, CP_STR("s")));
+    assert_int_equal(folders(), 0);
+    fx_until(!cp_proc_alive(&shell));
+    expect("s", "echo [$v]", 0, "[]\n", "");
+}
+
 static void job_control_and_timeouts_of_the_client(void **state) {
     (void)state;
     expect("a", "set -m; TMOUT=1", 0, "", "");
@@ -770,6 +789,7 @@ int main(void) {
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(what_cannot_be_revived_is_let_go),
         TEST(job_control_and_timeouts_of_the_client),
         cmocka_unit_test_setup_teardown(as_another_user, setup_child_user, teardown_child_user),
     };
