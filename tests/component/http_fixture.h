@@ -294,7 +294,9 @@ static fixture *fx_prepare(void) {
     default_config(&f->cfg);
     pthread_mutex_init(&f->mu, NULL);
     pthread_cond_init(&f->up, NULL);
-    cp_log_setup(2, CP_LOG_WARN, false);
+    static bool logs;
+    if (!logs) cp_log_setup(2, CP_LOG_WARN, false); /* before the first thread */
+    logs = true;
     fx_reset();
     return f;
 }
@@ -397,6 +399,7 @@ typedef struct response {
     int status;
     cp_str head, body; /* body: content (chunks joined) */
     cp_buf joined;
+    size_t at;     /* chunks joined so far end here in raw */
     bool complete; /* Content-Length reached or last chunk seen */
     bool closes;
 } response;
@@ -419,17 +422,16 @@ static int count_headers(const response *r, const char *name) {
     return found;
 }
 
-static bool join_chunks(response *r, size_t at) {
-    cp_buf_clear(&r->joined);
+/* Joins what has become whole since the last call. */
+static bool join_chunks(response *r) {
     for (;;) {
-        char *nl = memmem(r->raw.p + at, r->raw.n - at, "\r\n", 2);
+        char *nl = memmem(r->raw.p + r->at, r->raw.n - r->at, "\r\n", 2);
         if (!nl) return false;
-        size_t n = strtoul(r->raw.p + at, NULL, 16);
-        at = (size_t)(nl + 2 - r->raw.p);
-        if (r->raw.n < at + n + 2) return false;
+        size_t n = strtoul(r->raw.p + r->at, NULL, 16), data = (size_t)(nl + 2 - r->raw.p);
+        if (r->raw.n < data + n + 2) return false;
         if (n == 0) return true;
-        cp_buf_add(&r->joined, r->raw.p + at, n);
-        at += n + 2;
+        cp_buf_add(&r->joined, r->raw.p + data, n);
+        r->at = data + n + 2;
     }
 }
 
@@ -446,6 +448,7 @@ static response get_for(int fd, bool head_only) {
     if (!end) return r;
     size_t at = (size_t)(end + 4 - r.raw.p), want = 0;
     r.head = (cp_str){r.raw.p, at};
+    r.at = at;
     r.status = atoi(r.raw.p + 9);
     cp_str length = header_of(&r, "Content-Length");
     bool chunked = header_of(&r, "Transfer-Encoding").p != NULL;
@@ -453,7 +456,7 @@ static response get_for(int fd, bool head_only) {
     if (length.p) want = strtoul(length.p, NULL, 10);
     for (;;) {
         bool no_body = head_only || r.status == 204 || r.status == 101;
-        r.complete = no_body || (chunked ? join_chunks(&r, at) : length.p && r.raw.n >= at + want);
+        r.complete = no_body || (chunked ? join_chunks(&r) : length.p && r.raw.n >= at + want);
         if (r.complete || !more(fd, &r.raw)) break;
     }
     r.head = (cp_str){r.raw.p, at};

@@ -2,9 +2,12 @@
  */
 #include "http_fixture.h"
 
+#include "base/metrics.h"
+
 #define H "Host: 127.0.0.1\r\n"
 
-/* One server for all tests of the default configuration: CivetWeb takes two seconds to stop. */
+/* One server for all tests of a configuration (CivetWeb takes two seconds to stop), and one at a time: what belongs to
+ * the loop thread may be static. */
 static fixture *shared;
 
 static int group_up(void **state) {
@@ -28,10 +31,6 @@ static int reset(void **state) {
 static int up(void **state) {
     *state = fx_prepare();
     fx_start(*state);
-    return 0;
-}
-static int down(void **state) {
-    fx_stop(*state);
     return 0;
 }
 
@@ -257,7 +256,8 @@ static void large_bodies(void **state) {
 }
 
 static int small_body_up(void **state) {
-    fixture *f = *state = fx_prepare();
+    (void)state;
+    fixture *f = shared = fx_prepare();
     f->cfg.max_body = 1024;
     f->cfg.header_timeout = 300;
     fx_start(f);
@@ -448,6 +448,35 @@ static void hanging_up_kills_when_asked_to(void **state) {
     assert_int_equal(seen_kill, 1);
 }
 
+static void answer_if_held(void *arg) {
+    (void)arg;
+    cp_reply *r = held_reply;
+    held_reply = NULL;
+    cp_result res = {.status = 200};
+    if (r) cp_reply_send(r, &res);
+}
+
+/* The answer and the hang-up race; whoever wins, the request ends once and leaves nothing behind. */
+static void replies_and_hang_ups_cross(void **state) {
+    fixture *f = *state;
+    struct linger hard = {.l_onoff = 1};
+    for (int i = 0; i < 150; i++) {
+        int fd = dial(f);
+        put(fd, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
+        WAIT_FOR(held_reply);
+        if (i % 3 == 0) setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        on_loop o = {.fn = answer_if_held};
+        if (i % 2) cp_loop_post(f->t.loop, &o.task, on_loop_run);
+        if (i % 3 == 1) shutdown(fd, SHUT_WR);
+        else close(fd);
+        if (i % 2 == 0) cp_loop_post(f->t.loop, &o.task, on_loop_run);
+        WAIT_FOR(o.done && !held_reply);
+        if (i % 3 == 1) close(fd);
+    }
+    WAIT_FOR(f->t.nconns == 0 && cp_metric_values[CP_M_PENDING] == 0);
+    assert_int_equal(seen_calls, 150);
+}
+
 static void deadlines_pass(void **state) {
     const char *body = "{\"deadlineMs\":50}";
     char req[200];
@@ -537,9 +566,8 @@ static void shutting_down_answers_what_waits(void **state) {
 }
 
 int main(void) {
-#define T(fn)     cmocka_unit_test_setup(fn, reset)
-#define SMALL(fn) cmocka_unit_test_setup_teardown(fn, small_body_up, down)
-    const struct CMUnitTest tests[] = {
+#define T(fn) cmocka_unit_test_setup(fn, reset)
+    const struct CMUnitTest plain[] = {
         T(keep_alive_serves_many),
         T(close_is_obeyed_and_http10_has_no_chunks),
         T(pipelined_requests_are_answered_in_turn),
@@ -551,9 +579,6 @@ int main(void) {
         T(too_many_headers),
         T(bodies_by_length_and_in_chunks),
         T(large_bodies),
-        SMALL(too_large_is_told_before_it_is_read),
-        SMALL(stalled_and_short_bodies_are_dropped),
-        SMALL(slow_heads_are_cut),
         T(continue_is_sent_before_the_body),
         T(raw_bodies_stream),
         T(a_file_is_sent_by_range),
@@ -562,12 +587,19 @@ int main(void) {
         T(a_reset_cancels_a_parked_request),
         T(a_half_closed_client_gets_its_reply),
         T(hanging_up_kills_when_asked_to),
+        T(replies_and_hang_ups_cross),
         T(deadlines_pass),
         T(streams_are_events_and_end_visibly),
         T(a_long_stream_reaches_a_slow_reader),
         T(a_stream_notices_its_client_leave),
         T(a_parked_route_may_stream),
-        cmocka_unit_test_setup(shutting_down_answers_what_waits, up),
     };
-    return cmocka_run_group_tests(tests, group_up, group_down);
+    const struct CMUnitTest small[] = {
+        T(too_large_is_told_before_it_is_read),
+        T(stalled_and_short_bodies_are_dropped),
+        T(slow_heads_are_cut),
+    };
+    const struct CMUnitTest shutdown[] = {cmocka_unit_test_setup(shutting_down_answers_what_waits, up)};
+    return cmocka_run_group_tests(plain, group_up, group_down) +
+           cmocka_run_group_tests(small, small_body_up, group_down) + cmocka_run_group_tests(shutdown, NULL, NULL);
 }
