@@ -1,6 +1,6 @@
 #pragma once
 /* Inside the keeper only: the one struct that its parts share. One thread; nothing here blocks except the sweep at
- * start-up (and a spawn, until its execve). */
+ * start-up (and a spawn, until its execve; and reading /proc, when a server has died and at the end). */
 #include <sys/queue.h>
 #include <sys/types.h>
 
@@ -22,7 +22,8 @@ enum {
     LEAVE_LIMIT_MS = 5000, /* the server closed its socket, or reported that it cannot start, and has not exited */
     GRACE_MS = 2000,
     KILL_POLL_MS = 50,
-    KILL_LIMIT_MS = 5000, /* what has survived KILL for that long sits in the kernel: leave it */
+    KILL_LIMIT_MS = 5000,   /* what has survived KILL for that long sits in the kernel: leave it */
+    START_LIMIT_MS = 30000, /* from the start of a server to its READY */
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 5000,
     HEALTHY_MS = 10000,
@@ -81,9 +82,9 @@ typedef struct keeper {
     int server_status; /* wait status of the last one */
     uint32_t generation;
     uint16_t port;
-    bool announced; /* the first start is behind us */
-    bool hup;       /* came while the server was starting */
-    bool stopping;
+    bool announced;         /* the first start is behind us */
+    bool hup;               /* came while the server was starting */
+    bool stopping, hurried; /* TERM has come; has come again */
     unsigned backoff;
     uint64_t ready_at, kill_until;
     cp_timer timer; /* EV_TIMER of the present state */
@@ -115,10 +116,13 @@ void peer_refuse(keeper *k, uint64_t tag, int sys, uint8_t step);
 /* request.c: what the server asks for; fds are borrowed, what is kept is taken out (-1). false: it breaks the protocol.
  */
 bool request_handle(keeper *k, const cp_wire *m, int *fds);
-/* The children of a server that is gone: those that are not durable get SIGKILL, as does their group. */
-void request_server_gone(keeper *k);
+
 /* Spawns for the keeper itself (server, CMD): env is the keeper's own, with the mark. */
 pid_t spawn_own(keeper *k, uint64_t tag, spawn_spec *spec, const char *const *argv, int *sys, uint8_t *step);
+
+/* orphans.c */
+/* The children of a server that is gone: those that are not durable get SIGKILL, and their trees. */
+void orphans_kill(keeper *k);
 
 /* adopt.c */
 void adopt_begin(keeper *k, child *c, uint64_t expect_start);
@@ -137,14 +141,31 @@ void start_server(keeper *k);
 /* proc.c: /proc */
 typedef struct proc_stat {
     char state;
-    pid_t ppid;
+    pid_t ppid, group, session;
     uint64_t start_time;
 } proc_stat;
+typedef struct proc {
+    pid_t pid;
+    proc_stat st;
+    bool chosen;
+} proc;
+typedef struct proc_table { /* one reading of /proc, by pid */
+    proc *v;
+    size_t n;
+} proc_table;
 bool proc_read(pid_t pid, proc_stat *out);
-/* Signals all descendants of this process (their threads of ancestry as of one reading of /proc). */
+void proc_table_read(proc_table *t);
+void proc_table_free(proc_table *t);
+#define autotable __attribute__((cleanup(proc_table_free)))
+proc *proc_find(const proc_table *t, pid_t pid); /* NULL: not there */
+void proc_signal(const proc *p, int sig);        /* only if it is still the same process */
+/* The tag in the mark of its spawn-time environment; false when it has none of this keeper's. */
+bool proc_tag(pid_t pid, const char *mark, uint64_t *tag);
+/* Signals all descendants of this process (their ancestry as of one reading of /proc). */
 void proc_kill_descendants(int sig);
-/* Kills every process that has CONFLUX_MARK=<mark>. in its spawn-time environment, and waits until they are gone. */
-void proc_sweep_mark(const char *mark);
+/* Kills every process that has CONFLUX_MARK=<mark>. in its spawn-time environment, and its kin, and waits until they
+ * are gone. Returns how many. */
+unsigned proc_sweep_mark(const char *mark);
 
 /* state.c: the state folder. -1: another keeper uses it, or it cannot be written. */
 int state_lock(keeper *k, cp_err *err);

@@ -1,5 +1,6 @@
 #include "keeper/core.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 #include <dirent.h>
@@ -12,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { ENVIRON_MAX = 8 << 20, SWEEP_ROUNDS = 50, SWEEP_WAIT_MS = 1000 };
+enum { ENVIRON_MAX = 8 << 20, SWEEP_ROUNDS = 10, SWEEP_WAIT_MS = 2000 };
 
 bool proc_read(pid_t pid, proc_stat *out) {
     char path[32], text[1024];
@@ -22,23 +23,20 @@ bool proc_read(pid_t pid, proc_stat *out) {
     if (n <= 0) return false;
     text[n] = '\0';
     const char *p = strrchr(text, ')'); /* the name before it may hold anything, spaces and parentheses included */
-    int ppid;
+    int ppid, group, session;
     unsigned long long start;
-    if (!p || sscanf(p + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                     &out->state, &ppid, &start) != 3)
+    if (!p || sscanf(p + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                     &out->state, &ppid, &group, &session, &start) != 5)
         return false;
     out->ppid = ppid;
+    out->group = group;
+    out->session = session;
     out->start_time = start;
     return true;
 }
 
-struct proc {
-    pid_t pid, ppid;
-    bool ours;
-};
-
 static int by_pid(const void *a, const void *b) {
-    pid_t x = ((const struct proc *)a)->pid, y = ((const struct proc *)b)->pid;
+    pid_t x = ((const proc *)a)->pid, y = ((const proc *)b)->pid;
     return (x > y) - (x < y);
 }
 
@@ -54,63 +52,110 @@ static void each_process(void (*fn)(pid_t pid, void *arg), void *arg) {
 }
 
 static void collect(pid_t pid, void *arg) {
-    proc_stat st;
-    if (!proc_read(pid, &st)) return;
-    struct proc p = {.pid = pid, .ppid = st.ppid};
-    cp_buf_add(arg, &p, sizeof p);
+    proc p = {.pid = pid};
+    if (proc_read(pid, &p.st)) cp_buf_add(arg, &p, sizeof p);
+}
+
+void proc_table_read(proc_table *t) {
+    cp_buf b = {0};
+    each_process(collect, &b);
+    *t = (proc_table){.v = (void *)b.p, .n = b.n / sizeof *t->v};
+    if (t->n) qsort(t->v, t->n, sizeof *t->v, by_pid);
+}
+
+void proc_table_free(proc_table *t) {
+    free(t->v);
+    *t = (proc_table){0};
+}
+
+proc *proc_find(const proc_table *t, pid_t pid) {
+    return t->n ? bsearch(&(proc){.pid = pid}, t->v, t->n, sizeof *t->v, by_pid) : NULL;
+}
+
+void proc_signal(const proc *p, int sig) {
+    /* The pidfd first: what is signalled is what was looked at, even if the number is somebody else's by now. */
+    cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    proc_stat now;
+    if (pidfd >= 0 && (!proc_read(p->pid, &now) || now.start_time != p->st.start_time)) return;
+    if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0);
+    else if (errno != ESRCH) kill(p->pid, sig); /* no descriptor is free, or a kernel before 5.3 */
 }
 
 void proc_kill_descendants(int sig) {
-    cp_autobuf cp_buf b = {0};
-    each_process(collect, &b);
-    struct proc *v = (void *)b.p;
-    size_t n = b.n / sizeof *v;
-    if (!n) return;
-    qsort(v, n, sizeof *v, by_pid);
+    autotable proc_table t;
+    proc_table_read(&t);
     pid_t self = getpid();
     for (bool more = true; more;) { /* one round per generation, mostly fewer: pids ascend */
         more = false;
-        for (size_t i = 0; i < n; i++) {
-            const struct proc *parent = bsearch(&(struct proc){.pid = v[i].ppid}, v, n, sizeof *v, by_pid);
-            if (v[i].ours || v[i].pid == self || (v[i].ppid != self && !(parent && parent->ours))) continue;
-            v[i].ours = more = true;
+        for (size_t i = 0; i < t.n; i++) {
+            const proc *parent = proc_find(&t, t.v[i].st.ppid);
+            if (t.v[i].chosen || t.v[i].pid == self || (t.v[i].st.ppid != self && !(parent && parent->chosen)))
+                continue;
+            t.v[i].chosen = more = true;
         }
     }
-    for (size_t i = 0; i < n; i++) {
-        if (!v[i].ours) continue;
-        kill(v[i].pid, sig);
-        if (sig == SIGTERM) kill(v[i].pid, SIGCONT); /* a stopped one would not see it */
+    for (size_t i = 0; i < t.n; i++) {
+        if (!t.v[i].chosen) continue;
+        proc_signal(&t.v[i], sig);
+        if (sig == SIGTERM) proc_signal(&t.v[i], SIGCONT); /* a stopped one would not see it */
     }
 }
 
-struct sweep {
-    char needle[48];
-    unsigned found;
-};
-
-static void kill_marked(pid_t pid, void *arg) {
-    struct sweep *s = arg;
-    if (pid == getpid()) return;
-    /* The pidfd first: what is killed is what was looked at, even if the number is given to somebody else meanwhile. */
-    cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pidfd < 0) return;
-    char path[40];
+bool proc_tag(pid_t pid, const char *mark, uint64_t *tag) {
+    char path[40], needle[48];
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    snprintf(needle, sizeof needle, "CONFLUX_MARK=%s.", mark);
     cp_autofree char *env = NULL;
     size_t n = 0;
-    if (cp_read_file(path, ENVIRON_MAX, &env, &n) < 0 || !memmem(env, n, s->needle, strlen(s->needle))) return;
-    s->found++;
-    if (syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0) return;
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
-    (void)poll(&p, 1, SWEEP_WAIT_MS);
+    if (cp_read_file(path, ENVIRON_MAX, &env, &n) < 0) return false;
+    const char *at = memmem(env, n, needle, strlen(needle));
+    return at && cp_str_u64(cp_str_of(at + strlen(needle)), UINT64_MAX, tag);
 }
 
-void proc_sweep_mark(const char *mark) {
-    struct sweep s;
-    snprintf(s.needle, sizeof s.needle, "CONFLUX_MARK=%s.", mark);
-    for (int round = 0; round < SWEEP_ROUNDS; round++) { /* again: one may have forked while we looked */
-        s.found = 0;
-        each_process(kill_marked, &s);
-        if (!s.found) return;
+/* ---- sweep ---- */
+
+/* The marked ones, their groups and sessions, and what descends from any of these: a shell may have taken the mark out
+ * of what its commands are given. */
+static size_t choose_marked(proc_table *t, const char *mark) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        uint64_t tag;
+        t->v[i].chosen = t->v[i].pid != getpid() && t->v[i].st.state != 'Z' && proc_tag(t->v[i].pid, mark, &tag);
+        n += t->v[i].chosen;
     }
+    for (bool more = n > 0; more;) {
+        more = false;
+        for (size_t i = 0; i < t->n; i++) {
+            proc *p = &t->v[i];
+            if (p->chosen || p->pid == getpid() || p->st.state == 'Z') continue;
+            const proc *kin[] = {proc_find(t, p->st.ppid), proc_find(t, p->st.group), proc_find(t, p->st.session)};
+            for (size_t k = 0; k < CP_COUNT(kin) && !p->chosen; k++) p->chosen = kin[k] && kin[k]->chosen;
+            n += p->chosen;
+            more |= p->chosen;
+        }
+    }
+    return n;
+}
+
+static void await_gone(const proc *p, uint64_t until) {
+    proc_stat st;
+    cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    uint64_t now = cp_now_ms();
+    if (pidfd < 0 || now >= until || !proc_read(p->pid, &st) || st.start_time != p->st.start_time) return;
+    (void)poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, (int)(until - now));
+}
+
+unsigned proc_sweep_mark(const char *mark) {
+    unsigned killed = 0;
+    for (int round = 0; round < SWEEP_ROUNDS; round++) { /* again: one may have forked while we looked */
+        autotable proc_table t;
+        proc_table_read(&t);
+        if (!choose_marked(&t, mark)) return killed;
+        for (size_t i = 0; i < t.n; i++)
+            if (t.v[i].chosen) proc_signal(&t.v[i], SIGKILL), killed++;
+        uint64_t until = cp_now_ms() + SWEEP_WAIT_MS;
+        for (size_t i = 0; i < t.n; i++)
+            if (t.v[i].chosen) await_gone(&t.v[i], until);
+    }
+    return killed;
 }

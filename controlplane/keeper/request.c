@@ -237,16 +237,3 @@ bool request_handle(keeper *k, const cp_wire *m, int *fds) {
     default: return false; /* records that only a keeper sends */
     }
 }
-
-static void kill_with_group(const child *c) {
-    if (!c->adopted) kill(-c->pid, SIGKILL);
-    kill(c->pid, SIGKILL); /* it may have moved to another group */
-}
-
-void request_server_gone(keeper *k) {
-    for (child *c = TAILQ_FIRST(&k->books.all), *next; c; c = next) {
-        next = TAILQ_NEXT(c, all);
-        if (c->adopt_by) books_remove(&k->books, c); /* it waits for a go-ahead that cannot come, and sees its end */
-        else if (!c->key && !c->exited) kill_with_group(c);
-    }
-}

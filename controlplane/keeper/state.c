@@ -4,6 +4,7 @@
 #include "keeper/core.h"
 
 #include "base/fd.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,9 @@ int state_lock(keeper *k, cp_err *err) {
     cp_buf_addf(&mark, "%s/keeper.mark", k->opts->state_dir);
     if (take_lock(k, cp_buf_z(&lock), cp_buf_z(&mark), err) < 0) return -1;
     struct former f;
-    if (read_former(cp_buf_z(&mark), &f)) proc_sweep_mark(f.mark);
+    unsigned swept = read_former(cp_buf_z(&mark), &f) ? proc_sweep_mark(f.mark) : 0;
+    if (swept)
+        cp_log(CP_LOG_WARN, "keeper.swept", "processes that a keeper before this one left behind were killed",
+               CP_KVI("former_pid", f.pid), CP_KVI("count", swept));
     return write_mark(k, cp_buf_z(&mark), err);
 }

@@ -238,7 +238,7 @@ bool supervise_reaped(keeper *k, pid_t pid, int status) {
         k->server_status = status;
         peer_last_words(k);
         peer_close(k);
-        request_server_gone(k);
+        orphans_kill(k);
         supervise(k, EV_EXIT);
     } else {
         return false;
