@@ -22,6 +22,7 @@ typedef struct cp_keeper_opts {
     const char *state_dir;           /* exists; holds keeper.lock and keeper.mark. NULL: no lock, no sweep */
     void (*announce)(uint16_t port); /* once, when the first server is ready; NULL: nobody wants to know */
     unsigned grace_ms;               /* between TERM and KILL of the trees at the end; 0: 2000 */
+    unsigned start_limit_ms;         /* from the start of a server to its READY, then KILL; 0: 30000 */
     unsigned children_max; /* running, or durable and not acknowledged; 0: 8192. More are refused with EAGAIN */
 } cp_keeper_opts;
 

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 static void end_trees(keeper *k);
+static void kill_trees(keeper *k);
 
 static void on_timer(cp_timer *t) { supervise(CP_CONTAINER(t, keeper, timer), EV_TIMER); }
 
@@ -53,7 +54,7 @@ static bool launch(keeper *k, int *sys, uint8_t *step) {
     }
     k->server = pid;
     k->hup = false;
-    enter(k, STARTING, 0);
+    enter(k, STARTING, k->opts->start_limit_ms ? k->opts->start_limit_ms : START_LIMIT_MS);
     peer_open(k, sv[0]);
     return true;
 }
@@ -132,6 +133,13 @@ static void kill_server(keeper *k) {
     if (k->server) kill(k->server, SIGKILL);
 }
 
+/* Also when it has closed its socket or reported its failure, and does not exit: then it has no excuse any more. */
+static void start_timed_out(keeper *k) {
+    if (!k->announced) fprintf(stderr, "conflux: the server does not get ready; killing it\n");
+    else cp_log(CP_LOG_ERROR, "keeper.start_timeout", "the server does not get ready; killing it");
+    kill_server(k);
+}
+
 /* ---- CMD ---- */
 
 static void stop(keeper *k, int exit_status) {
@@ -172,8 +180,17 @@ static void drain(keeper *k) {
     enter(k, DRAINING, DRAIN_LIMIT_MS);
 }
 
+static void hurry(keeper *k) {
+    k->hurried = true;
+    kill_server(k);
+}
+
 static void end_trees(keeper *k) {
     k->stopping = true;
+    if (k->hurried) {
+        kill_trees(k);
+        return;
+    }
     enter(k, ENDING, k->opts->grace_ms ? k->opts->grace_ms : GRACE_MS);
     proc_kill_descendants(SIGTERM);
     reap_children(k); /* there may be none */
@@ -206,13 +223,13 @@ static void (*const transitions[STATES][EVENTS])(keeper *) = {
                   [EV_FAILED] = failed_starting,
                   [EV_EXIT] = exited_starting,
                   [EV_EOF] = await_exit,
-                  [EV_TIMER] = kill_server,
+                  [EV_TIMER] = start_timed_out,
                   [EV_STOP] = drain,
                   [EV_HUP] = note_hup},
     [UP] =
         {[EV_EXIT] = restart, [EV_EOF] = await_exit, [EV_TIMER] = kill_server, [EV_STOP] = drain, [EV_HUP] = hand_over},
     [LEAVING] = {[EV_EXIT] = replace, [EV_TIMER] = kill_server, [EV_STOP] = drain},
-    [DRAINING] = {[EV_EXIT] = end_trees, [EV_TIMER] = kill_server, [EV_STOP] = kill_server},
+    [DRAINING] = {[EV_EXIT] = end_trees, [EV_TIMER] = kill_server, [EV_STOP] = hurry},
     [ENDING] = {[EV_TIMER] = kill_trees, [EV_STOP] = kill_trees, [EV_EMPTY] = over},
     [KILLING] = {[EV_TIMER] = kill_trees, [EV_EMPTY] = over},
 };

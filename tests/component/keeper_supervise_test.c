@@ -319,6 +319,16 @@ static int teardown(void **state) {
 
 static char text[4096];
 
+static void wait_for_text(const char *want) {
+    size_t n = strlen(text);
+    while (!strstr(text, want)) {
+        wait_readable(t.err_pipe);
+        ssize_t k = read(t.err_pipe, text + n, sizeof text - 1 - n);
+        if (k <= 0) fail_msg("not said: %s", want);
+        text[n += (size_t)k] = '\0';
+    }
+}
+
 /* ---- start ---- */
 
 static void test_first_start_fails(void **state) {
@@ -344,6 +354,15 @@ static void test_no_server_binary(void **state) {
     start_keeper(.server_path = "/no/such/server");
     assert_int_equal(finish(text), 1);
     assert_string_equal(text, "conflux: cannot start /no/such/server: execve: No such file or directory\n");
+}
+
+static void test_first_start_is_silent(void **state) {
+    (void)state;
+    start_keeper(.start_limit_ms = 200);
+    meet_server(0, 0);
+    assert_int_equal(finish(text), 1);
+    assert_string_equal(text, "conflux: the server does not get ready; killing it\n"
+                              "conflux: the server ended before it was ready: signal 9\n");
 }
 
 /* ---- restart ---- */
@@ -394,6 +413,62 @@ static void test_restart_hands_over(void **state) {
     assert_int_equal(finish(text), 0);
     assert_non_null(strstr(text, "listening on 4242\n"));
     assert_null(strstr(strstr(text, "listening on 4242\n") + 1, "listening"));
+}
+
+/* The pid that a child says behind `word`. */
+static pid_t hear_pid(const char *word) {
+    text[0] = '\0';
+    wait_for_text(word);
+    wait_for_text(" .\n");
+    return (pid_t)strtol(strstr(text, word) + strlen(word), NULL, 10);
+}
+
+static void test_trees_of_mortals_die(void **state) {
+    (void)state;
+    start_keeper(.cmd = NULL);
+    first_server();
+    (void)spawn_kid("-a", "unset CONFLUX_MARK; setsid sleep 1000 & echo in-session $! . >&2; wait");
+    pid_t in_session = hear_pid("in-session ");
+    (void)spawn_kid("-b", "(setsid sleep 1000 & echo orphan $! . >&2); exec sleep 1000");
+    pid_t orphan = hear_pid("orphan ");
+    (void)spawn_kid("-c", "(unset CONFLUX_MARK; sleep 1000 & echo in-group $! . >&2); exec sleep 1000");
+    pid_t in_group = hear_pid("in-group ");
+    (void)spawn_kid("-d", "(setsid sleep 1000 & echo background $! . >&2)");
+    pid_t background = hear_pid("background ");
+    expect("exit -d 0 0");
+    (void)spawn_kid("durable", "setsid sleep 1000 & echo stays $! . >&2; wait");
+    pid_t stays = hear_pid("stays ");
+    assert_int_equal(kill(t.server, SIGKILL), 0);
+    meet_server(1, 4242);
+    (void)hear(); /* the durable one is held */
+    await_gone(in_session);
+    await_gone(orphan);
+    await_gone(in_group);
+    assert_true(alive(background)); /* what started it has ended before, as it should */
+    assert_true(alive(stays));
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    tell("exit 0");
+    assert_int_equal(finish(text), 0);
+}
+
+static void test_silent_server_is_replaced(void **state) {
+    (void)state;
+    start_keeper(.start_limit_ms = 200);
+    first_server();
+    text[0] = '\0';
+    wait_for_text("listening on 4242\n");
+    assert_int_equal(kill(t.server, SIGKILL), 0);
+    meet_server(1, 4242); /* and never says that it is ready */
+    int silent = cp_take_fd(&t.control); /* closed, it would end the server */
+    meet_server(2, 4242);
+    close(silent);
+    tell("ready 4242");
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    tell("exit 0");
+    assert_int_equal(finish(text), 0);
+    assert_non_null(strstr(text, "keeper.start_timeout"));
 }
 
 /* A later start that fails does not end the keeper. */
@@ -515,8 +590,13 @@ static void test_second_term_does_not_wait(void **state) {
     first_server();
     assert_int_equal(kill(t.keeper, SIGINT), 0);
     expect("drain"); /* and is ignored */
+    pid_t kid = spawn_kid("kid", "trap 'echo termed >&2' TERM; echo up >&2; while :; do sleep 0.01; done");
+    text[0] = '\0';
+    wait_for_text("up\n");
     assert_int_equal(kill(t.keeper, SIGTERM), 0);
     assert_int_equal(finish(text), 0);
+    assert_false(alive(kid));
+    assert_null(strstr(text, "termed"));
 }
 
 /* ---- CMD ---- */
@@ -556,16 +636,6 @@ static void test_cmd_not_executable(void **state) {
     expect("drain");
     tell("exit 0");
     assert_int_equal(finish(text), 126);
-}
-
-static void wait_for_text(const char *want) {
-    size_t n = strlen(text);
-    while (!strstr(text, want)) {
-        wait_readable(t.err_pipe);
-        ssize_t k = read(t.err_pipe, text + n, sizeof text - 1 - n);
-        if (k <= 0) fail_msg("not said: %s", want);
-        text[n += (size_t)k] = '\0';
-    }
 }
 
 static void test_cmd_signals(void **state) {
@@ -648,7 +718,8 @@ static void test_state_folder(void **state) {
     t.keeper = first;
     t.err_pipe = first_err;
     /* A keeper that is killed leaves its children; the next one sweeps them, and what they started. */
-    pid_t kid = spawn_kid("kid", "(setsid sleep 1000 &); echo up >&2; exec sleep 1000");
+    pid_t kid = spawn_kid("kid", "(setsid sleep 1000 &); (unset CONFLUX_MARK; exec sleep 1000) & echo up >&2;"
+                                 "exec sleep 1000");
     text[0] = '\0';
     wait_for_text("up\n");
     assert_int_equal(kill(t.keeper, SIGKILL), 0);
@@ -679,8 +750,11 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         T(test_first_start_fails),
         T(test_first_start_dies),
+        T(test_first_start_is_silent),
         T(test_no_server_binary),
         T(test_restart_hands_over),
+        T(test_trees_of_mortals_die),
+        T(test_silent_server_is_replaced),
         T(test_later_failure_is_retried),
         T(test_many_are_handed_over),
         T(test_children_limit),
