@@ -282,7 +282,7 @@ static void *fx_main(void *arg) {
     return NULL;
 }
 
-static void fx_reset(void) {
+static inline void fx_reset(void) {
     seen_calls = seen_cancels = seen_kill = seen_close = 0;
     seen_bytes = 0;
     seen_why = -1;
@@ -301,7 +301,7 @@ static fixture *fx_prepare(void) {
     return f;
 }
 
-static void fx_start(fixture *f) {
+static inline void fx_start(fixture *f) {
     assert_int_equal(pthread_create(&f->thread, NULL, fx_main, f), 0);
     pthread_mutex_lock(&f->mu);
     while (!f->state) pthread_cond_wait(&f->up, &f->mu);
@@ -309,7 +309,7 @@ static void fx_start(fixture *f) {
     if (f->state < 0) fail_msg("%s", f->err.msg);
 }
 
-static void fx_stop(fixture *f) {
+static inline void fx_stop(fixture *f) {
     cp_loop_stop(f->t.loop);
     pthread_join(f->thread, NULL);
     free_config(&f->cfg);
@@ -324,7 +324,7 @@ typedef struct on_loop {
     _Atomic bool done;
 } on_loop;
 
-static void on_loop_run(cp_task *t) {
+static inline void on_loop_run(cp_task *t) {
     on_loop *o = CP_CONTAINER(t, on_loop, task);
     o->fn(o->arg);
     o->done = true;
@@ -337,27 +337,27 @@ static void on_loop_run(cp_task *t) {
         if (!(cond)) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);                                \
     } while (0)
 
-static void run_on_loop(const fixture *f, void (*fn)(void *), void *arg) {
+static inline void run_on_loop(const fixture *f, void (*fn)(void *), void *arg) {
     on_loop o = {.fn = fn, .arg = arg};
     cp_loop_post(f->t.loop, &o.task, on_loop_run);
     WAIT_FOR(o.done);
 }
 
-static void answer_held_fn(void *arg) {
+static inline void answer_held_fn(void *arg) {
     cp_result res = {.status = 200};
     cp_buf_addz(&res.body, arg);
     cp_reply *r = held_reply;
     held_reply = NULL;
     if (r) cp_reply_send(r, &res);
 }
-static void answer_held(const fixture *f, const char *body) {
+static inline void answer_held(const fixture *f, const char *body) {
     WAIT_FOR(held_reply);
     run_on_loop(f, answer_held_fn, (void *)(uintptr_t)body);
 }
 
 /* ---- the client ---- */
 
-static int dial(const fixture *f) {
+static inline int dial(const fixture *f) {
     struct sockaddr_in a = {
         .sin_family = AF_INET, .sin_port = htons(f->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -366,7 +366,7 @@ static int dial(const fixture *f) {
     return fd;
 }
 
-static void put(int fd, const char *bytes) {
+static inline void put(int fd, const char *bytes) {
     size_t n = strlen(bytes), done = 0;
     while (done < n) {
         ssize_t k = send(fd, bytes + done, n - done, MSG_NOSIGNAL);
@@ -375,7 +375,7 @@ static void put(int fd, const char *bytes) {
     }
 }
 
-static void putf(int fd, const char *fmt, ...) {
+static inline void putf(int fd, const char *fmt, ...) {
     char buf[16384];
     va_list ap;
     va_start(ap, fmt);
@@ -385,7 +385,7 @@ static void putf(int fd, const char *fmt, ...) {
 }
 
 /* Appends what comes; false at the end, on error, or after PATIENCE_MS of silence. */
-static bool more(int fd, cp_buf *b) {
+static inline bool more(int fd, cp_buf *b) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     if (poll(&p, 1, PATIENCE_MS) != 1) return false;
     cp_buf_reserve(b, 65536);
@@ -404,7 +404,7 @@ typedef struct response {
     bool closes;
 } response;
 
-static cp_str header_of(const response *r, const char *name) {
+static inline cp_str header_of(const response *r, const char *name) {
     char key[64];
     int n = snprintf(key, sizeof key, "\r\n%s: ", name);
     const char *p = memmem(r->head.p, r->head.n, key, (size_t)n);
@@ -414,7 +414,7 @@ static cp_str header_of(const response *r, const char *name) {
     return (cp_str){p, (size_t)(end - p)};
 }
 
-static int count_headers(const response *r, const char *name) {
+static inline int count_headers(const response *r, const char *name) {
     char key[64];
     int n = snprintf(key, sizeof key, "\r\n%s: ", name), found = 0;
     const char *p = r->head.p, *end = p + r->head.n;
@@ -423,7 +423,7 @@ static int count_headers(const response *r, const char *name) {
 }
 
 /* Joins what has become whole since the last call. */
-static bool join_chunks(response *r) {
+static inline bool join_chunks(response *r) {
     for (;;) {
         char *nl = memmem(r->raw.p + r->at, r->raw.n - r->at, "\r\n", 2);
         if (!nl) return false;
@@ -435,13 +435,13 @@ static bool join_chunks(response *r) {
     }
 }
 
-static void free_response(response *r) {
+static inline void free_response(response *r) {
     cp_buf_free(&r->raw);
     cp_buf_free(&r->joined);
 }
 
 /* Reads one response; left-over bytes of the next one stay out by asking for one response at a time. */
-static response get_for(int fd, bool head_only) {
+static inline response get_for(int fd, bool head_only) {
     response r = {0};
     char *end = NULL;
     while (!end && more(fd, &r.raw)) end = memmem(r.raw.p, r.raw.n, "\r\n\r\n", 4);
@@ -463,13 +463,13 @@ static response get_for(int fd, bool head_only) {
     r.body = chunked ? cp_buf_str(&r.joined) : (cp_str){r.raw.p + at, r.raw.n - at};
     return r;
 }
-static response get(int fd) { return get_for(fd, false); }
+static inline response get(int fd) { return get_for(fd, false); }
 
-static bool body_has(const response *r, const char *text) {
+static inline bool body_has(const response *r, const char *text) {
     return memmem(r->body.p, r->body.n, text, strlen(text)) != NULL;
 }
 
-static bool at_end(int fd) {
+static inline bool at_end(int fd) {
     cp_buf b = {0};
     bool end = !more(fd, &b);
     cp_buf_free(&b);
@@ -477,7 +477,7 @@ static bool at_end(int fd) {
 }
 
 /* One request on a connection of its own; status, and the body must hold `text` when given. */
-static int ask(const fixture *f, const char *request, const char *text) {
+static inline int ask(const fixture *f, const char *request, const char *text) {
     int fd = dial(f);
     put(fd, request);
     response r = get(fd);
