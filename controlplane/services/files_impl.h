@@ -36,7 +36,8 @@ int cp_tree_copy_to(cp_tree_copy *c, int from, const char *from_name, int to, co
 /* Is the folder dir inside the folder that st describes (or that folder)? 1, 0, -1 with errno. */
 int cp_tree_inside(int dir, const struct stat *st);
 
-/* Temporary name in a folder: ".conflux-<16 hex>.tmp". */
+/* Temporary name in a folder: ".conflux-<16 hex>.tmp" (".mod" in its place: to replace a file). Not shown to those who
+ * watch the folder. */
 void cp_temp_name(char out[40]);
 
 typedef DIR *cp_dirp;

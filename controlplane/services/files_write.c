@@ -47,6 +47,8 @@ static int find_target(cp_stage *s, const cp_where *w, bool parents) {
 
 static int create_temp(cp_stage *s) {
     cp_temp_name(s->temp);
+    /* For those who watch the folder (cp_watch_staged): a rename does not tell whether there was a file before. */
+    if (s->exists) memcpy(strrchr(s->temp, '.'), ".mod", 4);
     s->fd = openat(s->dir, s->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (s->fd < 0) s->temp[0] = 0;
     return s->fd < 0 ? -1 : 0;

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "services/exec_core.h"
 #include "services/session.h"
+#include "services/watch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -117,6 +118,7 @@ int cp_services_open(cp_services *s, cp_err *err) {
 }
 
 void cp_services_close(cp_services *s) {
+    cp_watches_close(s);
     /* Rows under way call back: let them, while there is something to call. */
     if (s->registry && s->execs && cp_registry_flush(s->registry, NULL) == 0) (void)cp_loop_once(s->loop, 0);
     if (s->sessions) cp_sessions_close(s);

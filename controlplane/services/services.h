@@ -10,6 +10,7 @@ struct cp_execs;
 struct cp_sessions;
 struct cp_pool;
 struct cp_files;
+struct cp_watches;
 
 typedef struct cp_services {
     cp_loop *loop;
@@ -24,6 +25,7 @@ typedef struct cp_services {
     struct cp_sessions *sessions; /* services/session.c */
     struct cp_pool *pool;         /* services/pool.c: pre-started shells */
     struct cp_files *files;       /* services/files.c: cp_files_open(config->file_root), before any request */
+    struct cp_watches *watches;   /* services/watch.c: made when first needed */
     bool draining;                /* refuse new work */
 } cp_services;
 

@@ -1,0 +1,303 @@
+/* One inotify instance per watcher: a folder's watch belongs to nobody else, an overflow hits nobody else, and closing
+ * the descriptor ends all of it.
+ *
+ *     open → walking (on the io pool) → ready ⇄ walking (a new folder) → over
+ *
+ * A watcher lives while it has subscribers or checks, or is retained for checks to come. */
+#include "services/watch_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+const char *const cp_watch_type_names[CP_WATCH_TYPES + 1] = {"create",    "modify",  "delete",
+                                                             "move_from", "move_to", "attrib"};
+
+bool watch_matches(const watch_globs *g, cp_str path) {
+    for (size_t i = 0; i < g->n; i++)
+        if (cp_glob_match(g->v[i], path)) return true;
+    return false;
+}
+
+void watch_path(const cp_watcher *w, const watch_dir *d, cp_str name, cp_buf *out) {
+    cp_buf_addz(out, w->path);
+    if (d->parent && out->p[out->n - 1] != '/') cp_buf_addc(out, '/');
+    watch_tree_path(d, out);
+    if (!name.n) return;
+    if (out->p[out->n - 1] != '/') cp_buf_addc(out, '/');
+    cp_buf_add(out, name.p, name.n);
+}
+
+/* ---- making and freeing ---- */
+
+static int compare(const void *a, const void *b) {
+    const cp_str *x = a, *y = b;
+    int c = memcmp(x->p, y->p, x->n < y->n ? x->n : y->n);
+    return c ? c : x->n < y->n ? -1 : x->n > y->n;
+}
+
+static watch_globs globs_of(const cp_str *v, size_t n) {
+    watch_globs g = {0};
+    if (!n) return g;
+    g.v = cp_alloc(n * sizeof *g.v);
+    memcpy(g.v, v, n * sizeof *v);
+    qsort(g.v, n, sizeof *g.v, compare);
+    for (size_t i = 0; i < n; i++)
+        if (!g.n || !cp_str_eq(g.v[g.n - 1], g.v[i])) g.v[g.n++] = g.v[i];
+    for (size_t i = 0; i < g.n; i++) g.v[i].p = cp_str_dup(g.v[i]);
+    return g;
+}
+
+static void globs_free(watch_globs *g) {
+    for (size_t i = 0; i < g->n; i++) free((void *)(uintptr_t)g->v[i].p);
+    free(g->v);
+    *g = (watch_globs){0};
+}
+
+/* No pattern holds a NUL. */
+static void add_key(cp_buf *key, const watch_globs *g) {
+    for (size_t i = 0; i < g->n; i++) cp_buf_add(key, g->v[i].p, g->v[i].n + 1);
+    cp_buf_addc(key, 0);
+}
+
+static void make_key(cp_watcher *w) {
+    cp_buf_addf(&w->key, "%d%u", w->recursive, w->events);
+    cp_buf_add(&w->key, w->path, strlen(w->path) + 1);
+    add_key(&w->key, &w->include);
+    add_key(&w->key, &w->exclude);
+}
+
+static void watcher_free(cp_watcher *w) {
+    cp_io_del(w->svc->loop, &w->io);
+    cp_timer_stop(w->svc->loop, &w->expiry);
+    if (w->moving) watch_tree_remove(&w->tree, w->moving, -1);
+    if (w->tree.root) watch_tree_remove(&w->tree, w->tree.root, -1);
+    cp_close(&w->fd);
+    globs_free(&w->include);
+    globs_free(&w->exclude);
+    cp_buf_free(&w->found);
+    cp_buf_free(&w->walk_name);
+    free(w->root_name);
+    free(w->only);
+    free(w->path);
+    cp_buf_free(&w->key);
+    free(w);
+}
+
+void watch_unhold(cp_watcher *w) {
+    if (--w->hold == 0 && w->over && !w->walking) watcher_free(w);
+}
+
+static cp_watcher *watcher_new(cp_services *s, const cp_watch_spec *spec) {
+    cp_watcher *w = cp_new(cp_watcher);
+    w->svc = s;
+    w->fd = w->parent_wd = -1;
+    w->path = cp_str_dup(cp_str_of(spec->path));
+    w->recursive = spec->recursive;
+    w->events = spec->events;
+    w->include = globs_of(spec->include, spec->ninclude);
+    w->exclude = globs_of(spec->exclude, spec->nexclude);
+    for (size_t i = 0; i < w->exclude.n; i++)
+        if (memchr(w->exclude.v[i].p, '/', w->exclude.v[i].n)) w->exclude_deep = true;
+    make_key(w);
+    return w;
+}
+
+static void unlist(cp_watcher *w) {
+    w->over = true;
+    if (w->prev) w->prev->next = w->next;
+    else w->svc->watches->first = w->next;
+    if (w->next) w->next->prev = w->prev;
+}
+
+static struct cp_watches *watches_of(cp_services *s) {
+    if (!s->watches) s->watches = cp_new(struct cp_watches);
+    return s->watches;
+}
+
+/* The watcher for these options; a new one begins its walk. */
+static cp_watcher *find_or_start(cp_services *s, const cp_watch_spec *spec, bool *created) {
+    struct cp_watches *all = watches_of(s);
+    cp_watcher *w = watcher_new(s, spec);
+    *created = false;
+    for (cp_watcher *have = all->first; have; have = have->next) {
+        if (!cp_str_eq(cp_buf_str(&have->key), cp_buf_str(&w->key))) continue;
+        watcher_free(w);
+        return have;
+    }
+    *created = true;
+    snprintf(w->id, sizeof w->id, "watch-%llu-%lld", (unsigned long long)++all->serial, (long long)cp_wall_ms());
+    w->next = all->first;
+    if (w->next) w->next->prev = w;
+    all->first = w;
+    watch_walk(w, NULL, (cp_str){0}, false);
+    return w;
+}
+
+static void end_if_unused(cp_watcher *w) {
+    if (w->over || w->subs || w->checks || w->retained) return;
+    unlist(w);
+    w->hold++;
+    watch_unhold(w);
+}
+
+/* ---- subscribers ---- */
+
+int cp_watch_open(cp_services *s, const cp_watch_spec *spec, cp_watch_sub *sub, cp_err *err) {
+    bool created;
+    if (s->draining) return cp_fail(err, CP_E_WATCH_START_ERROR, "The server is shutting down");
+    cp_watcher *w = find_or_start(s, spec, &created);
+    sub->watcher = w;
+    sub->loop = s->loop;
+    sub->told = w->ready;
+    sub->prev = NULL;
+    sub->next = w->subs;
+    if (sub->next) sub->next->prev = sub;
+    w->subs = sub;
+    return w->ready ? 1 : 0;
+}
+
+static void sub_unlink(cp_watch_sub *sub) {
+    cp_watcher *w = sub->watcher;
+    if (sub->prev) sub->prev->next = sub->next;
+    else w->subs = sub->next;
+    if (sub->next) sub->next->prev = sub->prev;
+    sub->prev = sub->next = NULL;
+    sub->watcher = NULL;
+}
+
+void cp_watch_close(cp_watch_sub *sub) {
+    cp_watcher *w = sub->watcher;
+    watch_sub_fini(sub);
+    if (!w) return;
+    sub_unlink(sub);
+    end_if_unused(w);
+}
+
+const char *cp_watch_id(const cp_watch_sub *sub) { return sub->watcher ? sub->watcher->id : ""; }
+
+static cp_watch_sub *untold(const cp_watcher *w) {
+    cp_watch_sub *sub = w->subs;
+    while (sub && sub->told) sub = sub->next;
+    return sub;
+}
+
+/* Whoever is told may close itself and others: each time the list is looked at anew. */
+void watch_started(cp_watcher *w) {
+    w->ready = true;
+    for (cp_watch_sub *sub; !w->over && (sub = untold(w));) {
+        sub->told = true;
+        sub->on_ready(sub, NULL);
+    }
+}
+
+/* ---- checks ---- */
+
+static void check_unlink(cp_watch_check *c) {
+    cp_watcher *w = c->watcher;
+    if (c->prev) c->prev->next = c->next;
+    else w->checks = c->next;
+    if (c->next) c->next->prev = c->prev;
+    c->prev = c->next = NULL;
+    c->watcher = NULL;
+}
+
+static void expired(cp_timer *t) {
+    cp_watcher *w = CP_CONTAINER(t, cp_watcher, expiry);
+    if (w->subs || w->checks) {
+        cp_timer_start(w->svc->loop, &w->expiry, CP_WATCH_RETAIN_MS, expired);
+        return;
+    }
+    w->retained = false;
+    end_if_unused(w);
+}
+
+static void answer(cp_watch_check *c, const cp_watcher *w, const cp_err *err, bool lost) {
+    c->watch_id = w->id;
+    c->count = w->count;
+    c->lost = lost;
+    check_unlink(c);
+    c->done(c, err);
+}
+
+static cp_watch_check *answerable(const cp_watcher *w, bool drained) {
+    cp_watch_check *c = w->checks;
+    while (c && c->unread && !drained) c = c->next;
+    return c;
+}
+
+void watch_answer(cp_watcher *w, bool drained) {
+    w->hold++;
+    for (cp_watch_check *c; !w->over && !w->walking && (c = answerable(w, drained));) {
+        cp_timer_start(w->svc->loop, &w->expiry, CP_WATCH_RETAIN_MS, expired);
+        answer(c, w, NULL, false);
+    }
+    watch_unhold(w);
+}
+
+void cp_watch_check_start(cp_services *s, const cp_watch_spec *spec, cp_watch_check *c) {
+    cp_watcher *w = find_or_start(s, spec, &c->created);
+    int queued = 0;
+    c->watcher = w;
+    c->prev = NULL;
+    c->next = w->checks;
+    if (c->next) c->next->prev = c;
+    w->checks = c;
+    w->retained = true;
+    cp_timer_start(s->loop, &w->expiry, CP_WATCH_RETAIN_MS, expired);
+    if (!w->ready) {
+        c->unread = 0; /* the version begins with what the walk has found */
+        return;
+    }
+    /* The walk of a new folder only adds to what must be read. */
+    c->unread = ioctl(w->fd, FIONREAD, &queued) == 0 && queued > 0 ? (uint64_t)queued : 0;
+    if (!w->walking) watch_pump(w);
+}
+
+void cp_watch_check_cancel(cp_watch_check *c) {
+    cp_watcher *w = c->watcher;
+    if (!w) return;
+    check_unlink(c);
+    end_if_unused(w);
+}
+
+/* ---- the end ---- */
+
+void watch_end(cp_watcher *w, bool failed, const cp_err *why_borrowed) {
+    cp_err why = *why_borrowed;
+    bool ready = w->ready;
+    if (w->over) return;
+    unlist(w);
+    w->hold++;
+    cp_io_del(w->svc->loop, &w->io);
+    cp_timer_stop(w->svc->loop, &w->expiry);
+    for (cp_watch_sub *sub; (sub = w->subs);) {
+        sub_unlink(sub);
+        watch_sub_end(sub, failed, why.msg);
+        if (ready) sub->on_events(sub);
+        else sub->on_ready(sub, &why);
+    }
+    for (cp_watch_check *c; (c = w->checks);) {
+        bool lost = ready && failed;
+        answer(c, w, lost ? NULL : &why, lost);
+    }
+    watch_unhold(w);
+}
+
+void cp_watches_close(cp_services *s) {
+    if (!s->watches) return;
+    for (cp_watcher *w; (w = s->watches->first);) {
+        w->hold++;
+        unlist(w);
+        while (w->subs) sub_unlink(w->subs);
+        while (w->checks) check_unlink(w->checks);
+        cp_io_del(s->loop, &w->io);
+        cp_timer_stop(s->loop, &w->expiry);
+        watch_unhold(w);
+    }
+    free(s->watches);
+    s->watches = NULL;
+}
