@@ -81,6 +81,10 @@ void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *buil
         j->g.truncated[k] = cp_output_truncated(e->out[k]) || cp_output_dropped(e->out[k]) > 0;
         j->at[k] = cp_output_first(e->out[k]);
         j->end[k] = j->g.total[k];
+        if (e->kind == CP_EXEC_BUFFERED && j->end[k] - j->at[k] > e->max_output) { /* a durable log may hold more */
+            j->end[k] = j->at[k] + e->max_output;
+            j->g.truncated[k] = true;
+        }
     }
     step(&j->task);
 }

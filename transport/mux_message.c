@@ -91,7 +91,8 @@ static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str te
     if (id.n > mux_id_limit(m)) {
         char why[80];
         snprintf(why, sizeof why, "id is longer than %zu bytes", mux_id_limit(m));
-        mux_put_error(m, (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
+        /* whoever waits for this id must hear of it: it is given back as far as a frame may carry it */
+        mux_put_error(m, id.n <= MUX_ID_MAX ? id : (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
     } else if (yyjson_equals_str(msg->type, "request")) {
         mux_request(m, msg, id, cp_take(doc), text);
     } else if (yyjson_equals_str(msg->type, "hello")) {

@@ -124,7 +124,7 @@ describe('execute', () => {
     await until(async () => (await get(s, '/api/process/b039/logs')).body.stdout === 'up\n', 'the trap');
     assert.equal((await del(s, '/api/process/b039?graceMs=200')).status, 200);
     const p = (await get(s, '/api/process/b039')).body.process;
-    assert.deepEqual([p.status, p.signal], ['killed', 9]);
+    assert.deepEqual([p.status, p.signal], ['killed', 'SIGKILL']);
   });
 
   test('B049: a kill after the end says so', async () => {
@@ -144,7 +144,7 @@ describe('execute', () => {
     const S = (command, sessionId) => X(command, { sessionId });
     assert.equal((await S("cat <<'EOF' >f\nhello\nEOF\nwc -l <f", 'b053')).body.stdout.trim(), '1');
     const e = await S('exec echo hi', 'b055');
-    assert.deepEqual([e.status, e.body.code, e.body.context.exitCode, e.body.context.stdout], [410, 'SESSION_TERMINATED', 0, 'hi\n']);
+    assert.deepEqual([e.status, e.body.code, e.body.context.exitCode, e.body.context.stdout], [410, 'SESSION_TERMINATED', 0, 'hi']);
     await S('set -e', 'b056');
     const f = await S('false; echo x', 'b056');
     assert.deepEqual([f.status, f.body.code, f.body.context.exitCode], [410, 'SESSION_TERMINATED', 1]);
@@ -193,6 +193,8 @@ describe('execute', () => {
     const r = (await X('seq 1 100000', { maxOutputBytes: 1000, executionId: 'b109' })).body;
     assert.deepEqual([r.exitCode, r.stdoutTruncated, r.stdoutBytes, r.stdout.length], [0, true, 588895, 1000]);
     assert.ok(r.stdout.startsWith('1\n2\n'));
+    const rest = (await get(s, '/api/execution/b109/logs?stream=stdout&from=1000&limit=10000000')).body;
+    assert.deepEqual([rest.data.length, rest.next, rest.total, rest.dropped], [587895, 588895, 588895, 0]);
   });
 
   test('process logs by offset (B031)', async () => {
@@ -206,7 +208,7 @@ describe('execute', () => {
     const ev = [];
     for await (const e of sse(await fetch(s.base + '/api/process/off/stream?from=4'))) ev.push(e);
     const o = ev.find(e => e.data.type === 'stdout');
-    assert.deepEqual([o.data.data, o.data.offset, o.id], ['456789', 4, '10-0']);
+    assert.deepEqual([o.data.data, o.data.offset, o.id], ['456789', 4, '10-4']);
   });
 
   test('respond-async and detachAfterMs hand out the execution', async () => {
@@ -235,7 +237,7 @@ describe('execute', () => {
     assert.ok(r.usage.maxRssBytes > 100000);
     assert.ok(r.usage.cpuMs >= 0);
     const k = (await X('kill -9 $$')).body;
-    assert.deepEqual([k.exitCode, k.outcome, k.signal], [137, 'signal', 9]);
+    assert.deepEqual([k.exitCode, k.outcome, k.signal], [137, 'signal', 'SIGKILL']);
   });
 
   test('bad requests name their field and harm nothing', async () => {
@@ -247,10 +249,14 @@ describe('execute', () => {
       assert.ok(r.status >= 400, JSON.stringify(body));
       assert.match(r.body.message + JSON.stringify(r.body.context), new RegExp(field), JSON.stringify([body, r.body]));
     }
-    for (const text of ['', '{', '[1,2', '"\ud800', '{"a":' + '['.repeat(100) + ']'.repeat(100) + '}']) {
+    for (const text of ['', '{', '[1,2', '"\ud800', ]) {
       const r = await post(s, '/api/execute', text);
-      assert.match(r.body.message, /^Failed to parse request body: /, text.slice(0, 20));
+      assert.match(r.body.message, /^Failed to parse request body: /, text);
     }
+    const deep = await post(s, '/api/execute', '{"a":' + '['.repeat(100) + ']'.repeat(100) + '}');
+    assert.deepEqual([deep.status, deep.body.code], [413, 'PAYLOAD_TOO_LARGE']);
+    const wide = await post(s, '/api/execute', '[' + '1,'.repeat(1100000) + '1]');
+    assert.deepEqual([wide.status, wide.body.code], [413, 'PAYLOAD_TOO_LARGE']);
   });
 
   test('B113: many slow calls at once do not starve a short one', async () => {
