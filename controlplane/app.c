@@ -3,8 +3,9 @@
  * and close top-down.
  *
  * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush
- * the registry, exit. Handover (SIGHUP): the same without ending durable children. Both have a deadline. The process
- * then leaves by _exit: CivetWeb's own stop takes more than a second and has nothing left to do. */
+ * the registry, exit. Handover (SIGHUP): requests under way are told that they are interrupted, durable children stay.
+ * Without the keeper: as a drain, in a hurry. Each step has a deadline. The process then leaves by _exit: CivetWeb's
+ * own stop takes more than a second and has nothing left to do. */
 #include "app.h"
 
 #include "base/log.h"
@@ -21,7 +22,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { DRAIN_MS = 8000, HANDOVER_MS = 3000 };
+enum {
+    CHILDREN_MS = 4000,      /* to end the children; both together stay under the keeper's DRAIN_LIMIT_MS */
+    CHILDREN_LOST_MS = 1000, /* their exits will not be told */
+    PARTING_MS = 3000,       /* from then on, for the last bytes to all clients */
+    PATIENCE_MS = 1000,      /* of these, before what has not ended by itself is interrupted */
+    PARTING_POLL_MS = 5,
+};
 
 struct app {
     cp_loop *loop;
@@ -35,42 +42,60 @@ struct app {
     cp_router *router;
     cp_transport transport;
     char **base_env;
-    bool leaving, handover;
+    bool leaving, handover, lost;
+    cp_timer parting;
+    uint64_t interrupt_at, part_by; /* cp_loop_now */
+    bool ws_closed;
     int status;
 };
 
 /* ---- leaving ---- */
 
-static void on_connections_done(void *arg) {
-    struct app *a = arg;
-    cp_loop_stop(a->loop);
+static void on_ws_closed(void *arg) { ((struct app *)arg)->ws_closed = true; }
+
+/* Looked at, not told: workers write their replies on their own, and nobody counts the bytes that the kernel has. */
+static void part(cp_timer *t) {
+    struct app *a = CP_CONTAINER(t, struct app, parting);
+    uint64_t now = cp_loop_now(a->loop);
+    if (now >= a->interrupt_at) cp_server_end_requests(&a->transport);
+    if ((a->ws_closed && cp_server_quiet(&a->transport)) || now >= a->part_by) cp_loop_stop(a->loop);
+    else cp_timer_start(a->loop, t, PARTING_POLL_MS, part);
 }
 
-static void on_services_done(void *arg) {
+static void part_with_clients(void *arg) {
     struct app *a = arg;
-    cp_ws_drain_all(&a->transport, DRAIN_MS / 4, on_connections_done, a);
+    uint64_t now = cp_loop_now(a->loop);
+    a->interrupt_at = now + (a->handover || a->lost ? 0 : PATIENCE_MS);
+    a->part_by = now + PARTING_MS;
+    cp_ws_drain_all(&a->transport, PARTING_MS, on_ws_closed, a);
+    cp_timer_start(a->loop, &a->parting, 0, part);
 }
 
-static void leave(struct app *a, bool handover) {
+static void leave(struct app *a) {
     if (a->leaving) return;
     a->leaving = true;
-    a->handover = handover;
     a->ctx.ready = false;
     a->transport.draining = true;
     cp_server_stop_accepting(&a->transport);
-    if (handover) cp_ws_drain_all(&a->transport, HANDOVER_MS, on_connections_done, a);
-    else cp_services_drain(&a->services, DRAIN_MS / 2, on_services_done, a);
+    if (a->handover) part_with_clients(a);
+    else cp_services_drain(&a->services, a->lost ? CHILDREN_LOST_MS : CHILDREN_MS, part_with_clients, a);
 }
 
-static void on_drain(void *arg) { leave(arg, false); }
-static void on_handover(void *arg) { leave(arg, true); }
+static void on_drain(void *arg) { leave(arg); }
+
+static void on_handover(void *arg) {
+    struct app *a = arg;
+    a->handover = !a->leaving;
+    leave(a);
+}
 
 /* Without its keeper nobody would reap the children: end everything. */
 static void on_lost(void *arg) {
     struct app *a = arg;
     if (!a->leaving) cp_log(CP_LOG_ERROR, "keeper.lost", "the keeper is gone: ending all children and the server");
     a->status = 1;
-    leave(a, false);
+    a->lost = true;
+    leave(a);
 }
 
 static void on_held(void *arg, const cp_held *h) {

@@ -174,4 +174,8 @@ void cp_http_conn_half(cp_http_conn *c);
 /* Any thread: sends these bytes (taken), reads and drops what the client still sends, so that it gets to see them
  * before a reset would wipe them out, and closes. */
 void cp_http_conn_linger(cp_server *srv, int fd, cp_buf *bytes);
+/* Those that have not got all of their reply yet. */
+void cp_http_conns_cut(cp_server *srv, cp_end why);
 void cp_http_conns_close(cp_server *srv, cp_end why);
+/* All that are left only wait for their client to close. */
+bool cp_http_conns_flushed(const cp_server *srv);

@@ -116,6 +116,21 @@ void cp_http_conns_close(cp_server *srv, cp_end why) {
     while (srv->t->http_head) abandon(srv->t->http_head, why);
 }
 
+void cp_http_conns_cut(cp_server *srv, cp_end why) {
+    for (cp_http_conn *c = srv->t->http_head; c;) {
+        bool ends = c->state == WAITING || c->state == STREAMING;
+        cp_http_conn *next = c->next;
+        if (ends) abandon(c, why);
+        c = ends ? srv->t->http_head : next; /* what is closed with it may have been the next */
+    }
+}
+
+bool cp_http_conns_flushed(const cp_server *srv) {
+    const cp_http_conn *c = srv->t->http_head;
+    while (c && c->state == LINGERING) c = c->next;
+    return !c;
+}
+
 /* ---- ending ---- */
 
 static void watch(cp_http_conn *c, uint32_t events) {

@@ -345,6 +345,17 @@ void cp_server_stop_accepting(cp_transport *t) {
     shut_idle(srv, false);
 }
 
+bool cp_server_quiet(const cp_transport *t) {
+    const cp_server *srv = t->server;
+    return !srv || (atomic_load(&srv->held) == 0 && cp_http_conns_flushed(srv));
+}
+
+void cp_server_end_requests(cp_transport *t) {
+    if (!t->server) return;
+    cp_http_calls_shutdown(t->server);
+    cp_http_conns_cut(t->server, CP_END_SHUTDOWN);
+}
+
 /* Takes up to two seconds: CivetWeb's threads look at their stop flag that often. A program that is about to exit may
  * leave this out and _exit after it has drained. */
 void cp_server_close(cp_transport *t) {

@@ -32,4 +32,9 @@ typedef struct cp_transport {
 int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err);
 /* Stops accepting new connections and requests (drain). */
 void cp_server_stop_accepting(cp_transport *t);
+/* Loop thread, after stop_accepting: is every reply on its way out? No worker has a request, the loop has no HTTP
+ * connection that is not just waiting for its client to close. */
+bool cp_server_quiet(const cp_transport *t);
+/* Loop thread: ends the HTTP requests that still wait with a typed error, and streams. */
+void cp_server_end_requests(cp_transport *t);
 void cp_server_close(cp_transport *t);

@@ -105,6 +105,41 @@ test('TERM lets a process finish what its trap does', async () => {
   await s.stop();
 });
 
+test('TERM lets the last replies arrive, whole, buffered and streamed', async () => {
+  const s = await start();
+  const up = path.join(s.workspace, 'up');
+  const trapped = n => `trap 'head -c 3000000 /dev/zero | tr "\\0" x; exit 9' TERM; touch ${up}${n}; while :; do sleep 0.02; done`;
+  const body = n => JSON.stringify({ command: trapped(n), sessionId: OFF });
+  const buffered = post(s, '/api/execute', { command: trapped(1), sessionId: OFF });
+  const events = (async () => {
+    const all = [];
+    for await (const e of sse(await fetch(s.base + '/api/execute/stream', { method: 'POST', body: body(2) }))) all.push(e.data);
+    return all;
+  })();
+  for (const n of [1, 2]) await until(() => readFile(up + n).catch(() => null), `command ${n} to be up`);
+  s.child.kill('SIGTERM');
+  const { body: reply } = await buffered;
+  assert.deepEqual([reply.exitCode, reply.stdout.length], [9, 3000000]);
+  const all = await events;
+  assert.equal(all.filter(e => e.type === 'stdout').map(e => e.data).join('').length, 3000000);
+  assert.deepEqual([all.at(-1).type, all.at(-1).exitCode], ['complete', 9]);
+  assert.equal((await s.exit).code, 0);
+  await s.stop();
+});
+
+test('HUP tells the requests under way that they are interrupted', async () => {
+  const s = await start();
+  try {
+    const up = path.join(s.workspace, 'up');
+    const before = await serverPid(s);
+    const waits = post(s, '/api/execute', { command: `touch ${up}; sleep 1000`, sessionId: OFF });
+    await until(() => readFile(up).catch(() => null), 'the command to be up');
+    s.child.kill('SIGHUP');
+    assert.equal((await waits).body.code, 'OPERATION_INTERRUPTED');
+    await until(async () => { const pid = await serverPid(s); return pid && pid !== before && get(s, '/api/ping').catch(() => null); }, 'the new server');
+  } finally { await s.stop(); }
+});
+
 describe('kill -9 of the server', () => {
   test('a background process lives on, is listed, all its output and its exit code arrive', async () => {
     const s = await start();
