@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/metrics.h"
 #include "services/exec_core.h"
 
 #include <dirent.h>
@@ -250,32 +251,40 @@ static void lose(cp_exec *e) {
     cp_exec_attach_output(e, -1, -1);
 }
 
+static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
+
+/* Only reads: a row that is written while the table is being read may come up once more. */
 static void restore_row(void *arg, const cp_exec_row *row) {
     cp_services *s = arg;
-    struct cp_execs *x = s->execs;
+    if (cp_exec_find(s, cp_str_of(row->id))) return;
     cp_exec *e = from_row(s, row);
     cp_err err;
-    bool ended = strcmp(row->state, "ended") == 0;
-    if (cp_exec_outputs(e, true, row->dropped, &err) < 0) {
-        cp_exec_unref(e);
-        return;
+    if (cp_exec_outputs(e, true, row->dropped, &err) == 0) {
+        if (strcmp(row->state, "ended") == 0) end_from_row(e, row);
+        cp_exec_list(e);
     }
-    cp_exec_list(e);
-    struct cp_held_child *h = take_held(x, e->id);
-    if (ended) {
-        end_from_row(e, row);
-        for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
-        if (h) disown(s, &h->h); /* the row was written, the acknowledgement lost */
-        e->impl->acked = true;
-        e->impl->has_exit = true;
-        cp_exec_retain(e);
+    cp_exec_unref(e);
+}
+
+static void resume_ended(cp_exec *e, struct cp_held_child *h) {
+    for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
+    if (h) disown(e->svc, &h->h); /* the row was written, the acknowledgement lost */
+    e->impl->acked = true;
+    e->impl->has_exit = true;
+    cp_exec_retain(e);
+}
+
+static void resume(cp_exec *e) {
+    struct cp_held_child *h = take_held(e->svc->execs, e->id);
+    if (over(e)) {
+        resume_ended(e, h);
     } else {
-        x->running++;
+        e->svc->execs->running++;
+        cp_metric_add(CP_M_PROCESSES, 1);
         if (h) cp_exec_run_held(e, &h->h);
         else lose(e);
     }
     if (h) free_held(h);
-    cp_exec_unref(e);
 }
 
 /* A child whose row never reached the disk: nobody has been told of it. */
@@ -310,6 +319,12 @@ static void sweep_logs(cp_services *s) {
 
 int cp_exec_restore(cp_services *s, cp_err *err) {
     if (s->registry && cp_registry_each_exec(s->registry, restore_row, s, err) < 0) return -1;
+    for (cp_exec *e = s->execs->first, *next; e; e = next) {
+        next = e->impl->next;
+        cp_exec_ref(e); /* the history may let go of it at once */
+        resume(e);
+        cp_exec_unref(e);
+    }
     end_unknown(s);
     sweep_logs(s);
     return 0;
