@@ -140,9 +140,9 @@ describe('mux', () => {
     let got = 0;
     const r = m.post('/api/execute/stream', { command: 'head -c 300000 /dev/zero | tr "\\0" w', sessionId: OFF }, { id: 'win', window: 50000 },
       e => { if (e.type === 'stdout') { got += e.data.length; } });
-    await until(() => got >= 50000, 'the first window');
+    await until(() => got > 0, 'the first window');
     for (let i = 0; i < 20; i++) await m.get('/api/ping');
-    assert.ok(got <= 50000 + 65536, `${got} bytes were sent against a credit of 50000`);
+    assert.ok(got <= 50000, `${got} bytes were sent against a credit of 50000`);
     while (got < 300000) {
       const before = got;
       m.send({ type: 'window', id: 'win', bytes: 60000 });
