@@ -343,10 +343,12 @@ static void route(exchange *x) {
     bool options = h->method == CP_OPTIONS;
     bool open = options || (x->match.route && x->match.route->flags & CP_R_OPEN && !wants_upgrade(h));
     if (cp_gate_check(&srv->gate, h->headers, h->nheaders, open, wants_upgrade(h), &err) < 0) {
+        x->to.cors = err.code == CP_E_UNAUTHORIZED; /* the last check: the origin is a listed one */
         cp_metric_add(CP_M_AUTH_FAILURES, 1);
         refuse(x, &err);
         return;
     }
+    x->to.cors = true;
     if (serve_upgrade(x)) return;
     if (options) {
         answer_options(x);

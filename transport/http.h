@@ -109,6 +109,7 @@ void cp_http_refused(struct mg_connection *conn, cp_slot *s, int status, const c
 typedef struct cp_reply_to {
     cp_str origin;
     bool http11, head_only, keep_alive;
+    bool cors; /* the origin has passed the gate: no other is ever named to a browser */
 } cp_reply_to;
 
 /* Appends status line and headers for a body of `length` bytes; -1: unknown (chunked in 1.1, else up to the close). */

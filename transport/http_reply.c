@@ -69,7 +69,7 @@ void cp_http_head_write(cp_buf *out, const cp_reply_to *to, int status, const ch
         cp_buf_addz(out, "\r\n");
         add_length(out, to, length);
     }
-    cp_cors_headers(to->origin, out);
+    if (to->cors) cp_cors_headers(to->origin, out);
     cp_buf_addz(out, "X-Content-Type-Options: nosniff\r\n");
     if (status == 401) cp_buf_addz(out, "WWW-Authenticate: Bearer\r\n");
     cp_buf_add(out, extra.p, extra.n);
