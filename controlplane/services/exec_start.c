@@ -190,9 +190,10 @@ static void intent_recorded(cp_reg_done *d) {
     cp_exec_unref(e);
 }
 
-/* At most one start per id, also across a crash: the intent is on disk before there is a child. */
+/* At most one start per id, also across a crash, and nobody is told of a child that a restarted server would not know:
+ * the intent is recorded before there is a child. */
 static void begin(cp_exec *e) {
-    if (e->chosen_id && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
+    if (e->durable && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
     else dispatch(e);
 }
 

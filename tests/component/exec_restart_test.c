@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -219,6 +220,39 @@ static void without_a_child_it_is_lost(void **state) {
     run_free(&again);
 }
 
+static int rows_on_disk(void) {
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/registry.db", fx.dir);
+    sqlite3 *db;
+    sqlite3_stmt *st;
+    assert_int_equal(sqlite3_open_v2(cp_buf_z(&path), &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT count(*) FROM exec", -1, &st, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+    int n = sqlite3_column_int(st, 0);
+    sqlite3_finalize(st);
+    sqlite3_close(db);
+    return n;
+}
+
+/* A server that dies right after it has said so leaves a child that the next one knows. */
+static void recorded_before_it_is_told(void **state) {
+    (void)state;
+    enum { N = 8 };
+    struct run r[N];
+    open_services();
+    cp_exec_spec s = shell_spec("true");
+    s.kind = CP_EXEC_PROCESS;
+    for (int i = 0; i < N; i++) {
+        run_begin(&r[i], &s);
+        fx_until(r[i].starts);
+        assert_int_equal(rows_on_disk(), i + 1);
+    }
+    for (int i = 0; i < N; i++) {
+        run_wait(&r[i]);
+        run_free(&r[i]);
+    }
+}
+
 static void child_without_a_row_is_ended(void **state) {
     (void)state;
     struct former f;
@@ -252,8 +286,13 @@ static void end_is_recorded(void **state) {
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(running_child_goes_on),      T(ended_child_gets_its_status),  T(history_is_there),
-        T(without_a_child_it_is_lost), T(child_without_a_row_is_ended), T(end_is_recorded),
+        T(running_child_goes_on),
+        T(ended_child_gets_its_status),
+        T(history_is_there),
+        T(without_a_child_it_is_lost),
+        T(recorded_before_it_is_told),
+        T(child_without_a_row_is_ended),
+        T(end_is_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
