@@ -91,7 +91,7 @@ static size_t append_parts(char out[CP_PATH_MAX], size_t n, cp_str path) {
             if (n == 0) n = 1;
             continue;
         }
-        if (n + 1 + part.n >= CP_PATH_MAX) return 0;
+        if (n + (n > 1) + part.n >= CP_PATH_MAX) return 0;
         if (n > 1) out[n++] = '/';
         memcpy(out + n, part.p, part.n);
         n += part.n;

@@ -48,8 +48,9 @@ static int open_inotify(cp_watcher *w, cp_err *err) {
     w->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (w->fd >= 0) return 0;
     if (errno == EMFILE)
-        return cp_fail(err, CP_E_WATCH_START_ERROR,
-                       "No inotify instance is left: raise the sysctl fs.inotify.max_user_instances");
+        return cp_fail(
+            err, CP_E_WATCH_START_ERROR,
+            "No inotify instance is left: raise the sysctl fs.inotify.max_user_instances, or the limit of open files");
     return cp_fail_sys(err, CP_E_WATCH_START_ERROR, errno, "Failed to start a file watcher");
 }
 

@@ -1,0 +1,704 @@
+/* File watching on real folders, through the router (cloudflare-sandbox.md section 3.5). The loop runs only inside
+ * `until`: what a test does to the files between two of them is all there before any event is read. */
+#include "component/handlers_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "handlers/families.h"
+#include "services/files_impl.h"
+#include "services/watch_impl.h"
+
+enum { DEADLINE_MS = 60000 };
+
+static struct {
+    cp_services svc;
+    cp_config config;
+    cp_ctx ctx;
+    cp_loop *loop;
+    char dir[64], workspace[96];
+} fx;
+static client c = {.reply = {.ops = &client_ops}}, d = {.reply = {.ops = &client_ops}};
+
+#define until(condition)                                                                                               \
+    do {                                                                                                               \
+        uint64_t end_ = cp_now_ms() + DEADLINE_MS;                                                                     \
+        while (!(condition)) {                                                                                         \
+            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
+            assert_int_equal(cp_loop_once(fx.loop, 100), 0);                                                           \
+        }                                                                                                              \
+    } while (0)
+
+static int setup(void **state) {
+    (void)state;
+    cp_err err = {0};
+    strcpy(fx.dir, "/tmp/watch_test.XXXXXX");
+    assert_non_null(mkdtemp(fx.dir));
+    snprintf(fx.workspace, sizeof fx.workspace, "%s/work", fx.dir);
+    assert_int_equal(mkdir(fx.workspace, 0700), 0);
+    fx.loop = cp_loop_new(&err);
+    fx.svc = (cp_services){.loop = fx.loop, .config = &fx.config, .workspace = fx.workspace};
+    fx.svc.workers = cp_workers_new(fx.loop, 2, &err);
+    fx.svc.files = cp_files_open("", &err);
+    fx.ctx = (cp_ctx){.loop = fx.loop, .workers = fx.svc.workers, .svc = &fx.svc, .config = &fx.config};
+    fx.ctx.router = client_router = cp_router_new(&fx.ctx, &err);
+    assert_non_null(client_router);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    client_reset(&c);
+    client_reset(&d);
+    cp_watches_close(&fx.svc);
+    cp_workers_free(fx.svc.workers);
+    for (int i = 0; i < 5; i++) cp_loop_once(fx.loop, 0); /* what the workers have posted */
+    cp_router_free(client_router);
+    cp_files_close(fx.svc.files);
+    cp_loop_free(fx.loop);
+    return cp_tree_remove(AT_FDCWD, fx.dir);
+}
+
+/* ---- files; a name is below the workspace ---- */
+
+static const char *at_path(const char *name) {
+    static char paths[4][CP_PATH_MAX];
+    static unsigned turn;
+    char *p = paths[turn++ % 4];
+    snprintf(p, CP_PATH_MAX, "%s/%s", fx.workspace, name);
+    return p;
+}
+static void make_dir(const char *name) { assert_int_equal(mkdir(at_path(name), 0700), 0); }
+static void put(const char *name, const char *data) {
+    cp_autofd int fd = open(at_path(name), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(cp_write_all(fd, data, strlen(data)), 0);
+}
+static void rename_to(const char *from, const char *to) { assert_int_equal(rename(at_path(from), at_path(to)), 0); }
+static void delete_file(const char *name) { assert_int_equal(unlink(at_path(name)), 0); }
+static void delete_dir(const char *name) { assert_int_equal(rmdir(at_path(name)), 0); }
+
+/* ---- streams ---- */
+
+/* In the JSON, @ stands for the workspace. */
+static void ask_for(client *k, const char *route, const char *json) {
+    cp_autobuf cp_buf body = {0};
+    for (const char *p = json; *p; p++) {
+        if (*p == '@') cp_buf_addz(&body, fx.workspace);
+        else cp_buf_addc(&body, *p);
+    }
+    ask(k, CP_POST, route, cp_buf_z(&body));
+}
+
+static void begin(client *k, const char *json) {
+    ask_for(k, "/api/watch", json);
+    until(k->src || k->res.status);
+    if (!k->src) fail_msg("%s: %s", text(k, "/code"), text(k, "/message"));
+    assert_string_equal(pull(k), "watching");
+}
+
+/* Pulls the next thing that is not WAIT. */
+static const char *next(client *k) {
+    for (;;) {
+        unsigned seen = k->wakes;
+        const char *type = pull(k);
+        if (strcmp(type, "WAIT") != 0) return type;
+        until(k->wakes != seen);
+    }
+}
+
+/* "create a" or "create a/", by the path below the workspace. */
+static void next_line(client *k, char out[512]) {
+    assert_string_equal(next(k), "event");
+    const char *path = text(k, "/path"), *below = path + strlen(fx.workspace);
+    assert_memory_equal(path, fx.workspace, strlen(fx.workspace));
+    assert_int_equal(yyjson_get_len(at(k, "/timestamp")), 24);
+    snprintf(out, 512, "%s %s%s", text(k, "/eventType"), *below ? below + 1 : ".",
+             yyjson_get_bool(at(k, "/isDirectory")) ? "/" : "");
+}
+
+static void expect(client *k, const char *const lines[], size_t n) {
+    char line[512];
+    for (size_t i = 0; i < n; i++) {
+        next_line(k, line);
+        assert_string_equal(line, lines[i]);
+    }
+    assert_string_equal(pull(k), "WAIT");
+}
+#define EXPECT(k, ...)                                                                                                 \
+    expect(k, (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *))
+
+/* In any order, each at least once, and nothing else. */
+static void expect_set(client *k, const char *const lines[], size_t n) {
+    char line[512];
+    uint64_t got = 0;
+    while (got != (UINT64_C(1) << n) - 1) {
+        next_line(k, line);
+        size_t i = 0;
+        while (i < n && strcmp(lines[i], line) != 0) i++;
+        if (i == n) fail_msg("unexpected: %s", line);
+        got |= UINT64_C(1) << i;
+    }
+}
+#define EXPECT_SET(k, ...)                                                                                             \
+    expect_set(k, (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *))
+
+static void a_file_comes_changes_and_goes(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\"@\"}");
+    assert_string_equal(text(&c, "/path"), fx.workspace);
+    put("a", "x");
+    for (int i = 0; i < 100; i++) put("a", "more");
+    EXPECT(&c, "create a", "modify a");
+    rename_to("a", "b");
+    EXPECT(&c, "move_from a", "move_to b");
+    assert_int_equal(chmod(at_path("b"), 0644), 0); /* attrib is not told by default */
+    delete_file("b");
+    EXPECT(&c, "delete b");
+}
+
+static void the_last_word_on_a_path_comes_last(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\".\"}");
+    put("a", "x");
+    delete_file("a");
+    put("a", "x");
+    EXPECT(&c, "delete a", "create a", "modify a");
+}
+
+static void only_what_was_asked_for(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\"@\",\"events\":[\"attrib\",\"delete\"]}");
+    put("a", "x");
+    assert_int_equal(chmod(at_path("a"), 0644), 0);
+    EXPECT(&c, "attrib a");
+    delete_file("a");
+    EXPECT(&c, "delete a");
+}
+
+static void a_new_tree_is_told_whole_and_watched(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\"@\"}");
+    make_dir("a");
+    make_dir("a/b");
+    make_dir("a/b/c");
+    put("a/b/c/f", "x");
+    EXPECT_SET(&c, "create a/", "create a/b/", "create a/b/c/", "create a/b/c/f");
+    put("a/b/c/f", "y");
+    EXPECT(&c, "modify a/b/c/f");
+}
+
+/* Folders come into being while their parents are being walked: whatever the interleaving, every file is told. */
+static void no_file_is_missed_in_new_folders(void **state) {
+    (void)state;
+    enum { TREES = 60 };
+    bool seen[TREES] = {0};
+    unsigned n = 0;
+    begin(&c, "{\"path\":\"@\",\"events\":[\"create\"]}");
+    pid_t pid = fork();
+    if (pid == 0) {
+        char name[64];
+        for (int i = 0; i < TREES; i++) {
+            snprintf(name, sizeof name, "%d", i);
+            if (mkdir(at_path(name), 0700) < 0) _exit(1);
+            snprintf(name, sizeof name, "%d/a", i);
+            if (mkdir(at_path(name), 0700) < 0) _exit(1);
+            snprintf(name, sizeof name, "%d/a/b", i);
+            if (mkdir(at_path(name), 0700) < 0) _exit(1);
+            snprintf(name, sizeof name, "%d/a/b/f", i);
+            if (open(at_path(name), O_CREAT | O_WRONLY | O_CLOEXEC, 0600) < 0) _exit(1);
+        }
+        _exit(0);
+    }
+    while (n < TREES) {
+        char line[512];
+        int i, end = 0;
+        next_line(&c, line);
+        if (sscanf(line, "create %d/a/b/f%n", &i, &end) != 1 || !end) continue;
+        n += !seen[i];
+        seen[i] = true;
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void not_recursive(void **state) {
+    (void)state;
+    make_dir("old");
+    begin(&c, "{\"path\":\"@\",\"recursive\":false}");
+    put("old/f", "x");
+    make_dir("new");
+    put("new/f", "x");
+    EXPECT(&c, "create new/");
+}
+
+static void a_renamed_folder_keeps_its_watches(void **state) {
+    (void)state;
+    make_dir("a");
+    make_dir("a/b");
+    begin(&c, "{\"path\":\"@\"}");
+    rename_to("a", "z");
+    put("z/b/f", "x");
+    EXPECT(&c, "move_from a/", "move_to z/", "create z/b/f", "modify z/b/f");
+    make_dir("a");
+    put("a/g", "x");
+    EXPECT_SET(&c, "create a/", "create a/g");
+}
+
+static void a_folder_that_leaves_is_forgotten(void **state) {
+    (void)state;
+    char out[128];
+    snprintf(out, sizeof out, "%s/out", fx.dir);
+    make_dir("a");
+    begin(&c, "{\"path\":\"@\"}");
+    assert_int_equal(rename(at_path("a"), out), 0);
+    strcat(out, "/f");
+    cp_autofd int fd = open(out, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    put("mark", "x");
+    EXPECT(&c, "move_from a/", "create mark", "modify mark");
+    *strrchr(out, '/') = 0;
+    assert_int_equal(rename(out, at_path("back")), 0);
+    EXPECT_SET(&c, "move_to back/", "create back/f");
+    put("back/f", "x");
+    EXPECT(&c, "modify back/f");
+}
+
+/* The end of the replaced folder is told after the new one has its name. */
+static void a_folder_moved_over_another_is_watched(void **state) {
+    (void)state;
+    make_dir("out");
+    make_dir("in");
+    make_dir("in/a");
+    begin(&c, "{\"path\":\"in\"}");
+    assert_int_equal(rename(at_path("out"), at_path("in/a")), 0);
+    EXPECT(&c, "move_to in/a/");
+    put("in/a/f", "x");
+    EXPECT(&c, "create in/a/f", "modify in/a/f");
+}
+
+static void patterns(void **state) {
+    (void)state;
+    make_dir("node_modules");
+    make_dir(".git");
+    begin(&c, "{\"path\":\"@\"}");
+    put("node_modules/x", "x");
+    make_dir(".git/refs");
+    put(".DS_Store", "x");
+    put("mark", "x");
+    EXPECT(&c, "create mark", "modify mark");
+    begin(&c, "{\"path\":\"@\",\"include\":[\"*.ts\"]}");
+    make_dir("src");
+    put("src/a.js", "x");
+    put("src/a.ts", "x");
+    next_line(&c, (char[512]){0});
+    assert_string_equal(text(&c, "/eventType"), "create");
+    assert_non_null(strstr(text(&c, "/path"), "/src/a.ts"));
+    begin(&c, "{\"path\":\"@\",\"exclude\":[\"src/**.js\"]}");
+    put("src/b.js", "x");
+    put(".git/f", "x");
+    EXPECT(&c, "create .git/f", "modify .git/f");
+}
+
+/* Under its new name what is below a folder is excluded no more. */
+static void a_rename_changes_what_patterns_say(void **state) {
+    (void)state;
+    make_dir("a");
+    make_dir("a/skip");
+    begin(&c, "{\"path\":\"@\",\"exclude\":[\"a/skip\"]}");
+    put("a/skip/f", "x");
+    rename_to("a", "b");
+    EXPECT(&c, "move_from a/", "move_to b/");
+    put("b/skip/f", "x");
+    EXPECT(&c, "modify b/skip/f");
+}
+
+static void one_file(void **state) {
+    (void)state;
+    put("f", "x");
+    put("g", "x");
+    begin(&c, "{\"path\":\"@/f\"}");
+    put("g", "x");
+    put("f", "x");
+    EXPECT(&c, "modify f");
+    rename_to("g", "f"); /* as editors save */
+    EXPECT(&c, "move_to f");
+    put("f", "x");
+    EXPECT(&c, "modify f");
+}
+
+static void write_file(const char *name, const char *data) {
+    cp_where w;
+    cp_err err = {0};
+    cp_write_spec spec = {.data = cp_str_of(data), .owner = CP_OWNER_KEEP, .atomic = true};
+    assert_int_equal(cp_where_init(&w, fx.svc.files, fx.workspace, cp_str_of(name), &err), 0);
+    if (cp_file_write(&w, &spec, &err) < 0) fail_msg("%s", err.msg);
+}
+
+static void our_own_writes_look_like_writes(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\"@\"}");
+    write_file("f", "one");
+    EXPECT(&c, "create f", "modify f");
+    write_file("f", "two");
+    EXPECT(&c, "modify f");
+}
+
+static void links_are_not_followed(void **state) {
+    (void)state;
+    char out[128];
+    snprintf(out, sizeof out, "%s/out", fx.dir);
+    assert_int_equal(mkdir(out, 0700), 0);
+    assert_int_equal(symlink(out, at_path("link")), 0);
+    begin(&c, "{\"path\":\"@\"}");
+    put("link/f", "x");
+    assert_int_equal(symlink("out", at_path("late")), 0);
+    EXPECT(&c, "create late");
+    ask_for(&d, "/api/watch", "{\"path\":\"@/link\"}");
+    until(d.res.status);
+    assert_int_equal(d.res.status, 403);
+    assert_string_equal(text(&d, "/code"), "PERMISSION_DENIED");
+}
+
+static void a_removed_root_stops_the_stream(void **state) {
+    (void)state;
+    make_dir("r");
+    cp_autofd int cwd = open(at_path("r"), O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* as a shell that stands in it */
+    begin(&c, "{\"path\":\"r\"}");
+    put("r/f", "x");
+    delete_file("r/f");
+    delete_dir("r");
+    for (int i = 0; i < 3; i++) assert_string_equal(next(&c), "event");
+    assert_string_equal(next(&c), "stopped");
+    assert_string_equal(pull(&c), "END");
+    ask_for(&c, "/api/watch", "{\"path\":\"r\"}");
+    until(c.res.status);
+    assert_int_equal(c.res.status, 404);
+    assert_true(cwd >= 0);
+}
+
+static void the_stream_ends_after_what_came_before(void **state) {
+    (void)state;
+    char line[512];
+    make_dir("r");
+    begin(&c, "{\"path\":\"r\"}");
+    put("r/f", "x");
+    rename_to("r", "q");
+    next_line(&c, line);
+    assert_string_equal(line, "create r/f");
+    next_line(&c, line);
+    assert_string_equal(line, "modify r/f");
+    assert_string_equal(next(&c), "stopped");
+    assert_non_null(strstr(text(&c, "/reason"), "removed"));
+    assert_string_equal(pull(&c), "END");
+}
+
+static void equal_requests_share_a_watcher(void **state) {
+    (void)state;
+    char id[64];
+    begin(&c, "{\"path\":\"@\",\"exclude\":[\"a\",\"b\"]}");
+    snprintf(id, sizeof id, "%s", text(&c, "/watchId"));
+    assert_memory_equal(id, "watch-1-", 8);
+    begin(&d, "{\"path\":\"@/\",\"exclude\":[\"b\",\"a\",\"b\"],\"recursive\":true}");
+    assert_string_equal(text(&d, "/watchId"), id);
+    put("f", "x");
+    EXPECT(&c, "create f", "modify f");
+    EXPECT(&d, "create f", "modify f");
+    client_reset(&c);
+    put("f", "x");
+    EXPECT(&d, "modify f");
+    client_reset(&d);
+    begin(&c, "{\"path\":\"@\",\"exclude\":[\"a\",\"b\"]}");
+    assert_string_not_equal(text(&c, "/watchId"), id);
+    begin(&d, "{\"path\":\"@\",\"exclude\":[\"a\"]}");
+    assert_string_not_equal(text(&c, "/watchId"), text(&d, "/watchId"));
+}
+
+static void given_up_before_it_is_ready(void **state) {
+    (void)state;
+    ask_for(&c, "/api/watch", "{\"path\":\"@\"}");
+    ask_for(&d, "/api/watch", "{\"path\":\"@\"}");
+    assert_false(c.reply.on_cancel(&c.reply, CP_END_CANCELLED, false));
+    until(d.src);
+    assert_string_equal(pull(&d), "watching");
+    client_reset(&d);
+    ask_for(&c, "/api/watch/check", "{\"path\":\"@\"}");
+    assert_false(c.reply.on_cancel(&c.reply, CP_END_DISCONNECTED, false));
+    client_reset(&c);
+}
+
+/* ---- limits ---- */
+
+static void touch_many(const char *prefix, unsigned n, bool dirs) {
+    char name[64];
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s%u", prefix, i);
+        if (dirs) make_dir(name);
+        else close(open(at_path(name), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    }
+}
+
+static void a_slow_subscriber_loses_what_is_too_much(void **state) {
+    (void)state;
+    begin(&c, "{\"path\":\"@\"}");
+    touch_many("f", CP_WATCH_PENDING + 500, false);
+    for (int i = 0; i < CP_WATCH_PENDING; i++) assert_string_equal(next(&c), "event");
+    assert_string_equal(pull(&c), "WAIT");
+    put("f0", "x");
+    EXPECT(&c, "modify f0");
+}
+
+static void too_many_folders(void **state) {
+    (void)state;
+    touch_many("d", CP_WATCH_FOLDERS, true); /* and the root */
+    ask_for(&c, "/api/watch", "{\"path\":\"@\"}");
+    until(c.res.status);
+    assert_int_equal(c.res.status, 500);
+    assert_string_equal(text(&c, "/code"), "WATCH_START_ERROR");
+    assert_non_null(strstr(text(&c, "/message"), "8192"));
+    begin(&c, "{\"path\":\"@\",\"exclude\":[\"d1*\"]}");
+}
+
+static void no_instance_left(void **state) {
+    (void)state;
+    struct rlimit old, none;
+    begin(&d, "{\"path\":\"@\"}"); /* the worker thread exists */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(lowest);
+    none = (struct rlimit){(rlim_t)lowest, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ask_for(&c, "/api/watch", "{\"path\":\"@\",\"recursive\":false}");
+    until(c.res.status);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_string_equal(text(&c, "/code"), "WATCH_START_ERROR");
+    assert_non_null(strstr(text(&c, "/message"), "fs.inotify.max_user_instances"));
+    assert_string_equal(text(&c, "/context/path"), fx.workspace);
+}
+
+static unsigned queue_limit(void) {
+    char *text_ = NULL;
+    size_t n;
+    assert_int_equal(cp_read_file("/proc/sys/fs/inotify/max_queued_events", 64, &text_, &n), 0);
+    unsigned limit = (unsigned)strtoul(text_, NULL, 10);
+    free(text_);
+    return limit;
+}
+
+static void version_of(client *k, char out[128]) {
+    until(k->res.status);
+    assert_int_equal(k->res.status, 200);
+    snprintf(out, 128, "%s", text(k, "/version"));
+}
+
+static void lost_events_are_told(void **state) {
+    (void)state;
+    char v[128], body[512];
+    unsigned limit = queue_limit();
+    if (limit > 100000) skip();
+    ask_for(&d, "/api/watch/check", "{\"path\":\"@\"}");
+    version_of(&d, v);
+    begin(&c, "{\"path\":\"@\"}");
+    for (unsigned n = 0; n <= limit; n += 2) {
+        close(open(at_path("f"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        delete_file("f");
+    }
+    const char *type;
+    while (strcmp(type = next(&c), "event") == 0) continue;
+    assert_string_equal(type, "error");
+    assert_non_null(strstr(text(&c, "/error"), "lost"));
+    assert_string_equal(pull(&c), "END");
+    snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s\"}", v);
+    ask_for(&d, "/api/watch/check", body);
+    version_of(&d, v);
+    assert_string_equal(text(&d, "/status"), "resync");
+}
+
+/* ---- checks ---- */
+
+static void check(const char *since, const char *status) {
+    char body[256];
+    if (since) snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s\"}", since);
+    else strcpy(body, "{\"path\":\"@\"}");
+    ask_for(&c, "/api/watch/check", body);
+    until(c.res.status);
+    assert_int_equal(c.res.status, 200);
+    assert_string_equal(text(&c, "/status"), status);
+}
+
+static void a_check_sees_all_that_came_before_it(void **state) {
+    (void)state;
+    char v[128];
+    check(NULL, "unchanged");
+    version_of(&c, v);
+    assert_memory_equal(v, "watch-1-", 8);
+    assert_string_equal(strrchr(v, ':'), ":0");
+    check(v, "unchanged");
+    put("f", "x");
+    check(v, "changed");
+    version_of(&c, v);
+    assert_string_equal(strrchr(v, ':'), ":2"); /* as captured: create and modify */
+    check(v, "unchanged");
+    make_dir("a");
+    make_dir("a/b");
+    check(v, "changed");
+    version_of(&c, v);
+    put("node_modules", "x");
+    check(v, "unchanged");
+    put("a/b/f", "x");
+    check(v, "changed");
+}
+
+static void a_watcher_that_nobody_asks_expires(void **state) {
+    (void)state;
+    char v[128];
+    check(NULL, "unchanged");
+    version_of(&c, v);
+    cp_watcher *w = fx.svc.watches->first;
+    assert_true(cp_timer_active(&w->expiry));
+    assert_true(w->expiry.at <= cp_now_ms() + 600000 && w->expiry.at > cp_loop_now(fx.loop) + 500000);
+    cp_timer_stop(fx.loop, &w->expiry);
+    w->expiry.fn(&w->expiry);
+    assert_null(fx.svc.watches->first);
+    check(v, "resync");
+    assert_string_equal(text(&c, "/reason"), "expired");
+}
+
+static void versions_of_other_watchers(void **state) {
+    (void)state;
+    check("watch-99-1:0", "resync");
+    assert_string_equal(text(&c, "/reason"), "expired");
+    check("watch-99-1:0", "resync");
+    assert_string_equal(text(&c, "/reason"), "restarted");
+}
+
+static void refused_versions(void **state) {
+    (void)state;
+    static const char *const bad[] = {"garbage", "a:", ":1", "a:-1", "a:1x", "a:99999999999999999999"};
+    char v[128], body[256];
+    for (size_t i = 0; i < CP_COUNT(bad); i++) {
+        snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s\"}", bad[i]);
+        ask_for(&c, "/api/watch/check", body);
+        assert_int_equal(c.res.status, 400);
+        assert_string_equal(text(&c, "/message"), "since must be a version returned by checkChanges()");
+        assert_string_equal(text(&c, "/context/since"), bad[i]);
+    }
+    ask_for(&c, "/api/watch/check", "{\"path\":\"@\",\"since\":\"\"}");
+    assert_string_equal(text(&c, "/message"), "since must be a non-empty string when provided");
+    check(NULL, "unchanged");
+    version_of(&c, v);
+    *strrchr(v, ':') = 0;
+    snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s:999\"}", v);
+    ask_for(&c, "/api/watch/check", body);
+    until(c.res.status);
+    assert_int_equal(c.res.status, 400);
+    assert_string_equal(text(&c, "/message"), "since refers to a newer version than the current watch state");
+    strcat(v, ":0");
+    assert_string_equal(text(&c, "/context/currentVersion"), v);
+}
+
+/* ---- refusals, in the words of the reference ---- */
+
+static void refused(const char *json, int status, const char *message) {
+    ask_for(&c, "/api/watch", json);
+    until(c.res.status);
+    if (c.res.status != status || strcmp(text(&c, "/message"), message) != 0)
+        fail_msg("%s: %d %s", json, c.res.status, text(&c, "/message"));
+    assert_int_equal(num(&c, "/httpStatus"), status);
+}
+
+static void bad_requests(void **state) {
+    (void)state;
+    static const char no_path[] = "path is required and must be a non-empty string";
+    char message[256];
+    refused("{}", 400, no_path);
+    refused("{\"path\":\"  \"}", 400, no_path);
+    refused("{\"path\":5}", 400, no_path);
+    assert_int_equal(num(&c, "/context/path"), 5);
+    refused("{\"path\":\"@\",\"include\":[\"*.a\"],\"exclude\":[\"*.b\"]}", 400,
+            "include and exclude cannot be used together. Use include to whitelist patterns, or exclude to blacklist "
+            "patterns.");
+    assert_string_equal(text(&c, "/context/include/0"), "*.a");
+    assert_string_equal(text(&c, "/context/exclude/0"), "*.b");
+    refused("{\"path\":\"@\",\"include\":\"x\"}", 400, "include must be an array of strings");
+    refused("{\"path\":\"@\",\"exclude\":[1]}", 400, "exclude must be an array of strings");
+    refused("{\"path\":\"@\",\"include\":[\"{a,b}\"]}", 400,
+            "include contains unsupported glob syntax. Supported tokens: *, **, ? and path separators");
+    assert_string_equal(text(&c, "/context/pattern"), "{a,b}");
+    refused("{\"path\":\"@\",\"recursive\":\"y\"}", 400, "recursive must be a boolean when provided");
+    refused("{\"path\":\"@\",\"events\":[\"open\"]}", 400,
+            "events must be an array of create, modify, delete, move_from, move_to and attrib");
+    refused("[]", 400, "Request body must be a JSON object");
+    snprintf(message, sizeof message, "path must be inside %s", fx.workspace);
+    refused("{\"path\":\"/etc\"}", 403, message);
+    assert_string_equal(text(&c, "/context/path"), "/etc");
+    assert_string_equal(text(&c, "/context/resolvedPath"), "/etc");
+    assert_string_equal(text(&c, "/context/workspaceRoot"), fx.workspace);
+    refused("{\"path\":\"../work2\"}", 403, message);
+    snprintf(message, sizeof message, "Path does not exist: %s/none", fx.workspace);
+    refused("{\"path\":\" none \"}", 404, message);
+    assert_string_equal(text(&c, "/code"), "FILE_NOT_FOUND");
+    ask(&c, CP_POST, "/api/watch", "{x");
+    assert_int_equal(c.res.status, 400);
+    assert_string_equal(text(&c, "/code"), "VALIDATION_FAILED");
+    assert_memory_equal(text(&c, "/message"), "Failed to parse request body: ", 30);
+}
+
+static void too_many_patterns(void **state) {
+    (void)state;
+    cp_autobuf cp_buf b = {0};
+    cp_buf_addz(&b, "{\"path\":\"@\",\"exclude\":[\"a\"");
+    for (int i = 0; i < CP_WATCH_GLOBS; i++) cp_buf_addz(&b, ",\"a\"");
+    cp_buf_addz(&b, "]}");
+    refused(cp_buf_z(&b), 400, "exclude may hold 64 patterns of 255 bytes");
+    cp_buf_clear(&b);
+    cp_buf_addz(&b, "{\"path\":\"@\",\"include\":[\"");
+    for (int i = 0; i <= CP_GLOB_MAX; i++) cp_buf_addc(&b, 'a');
+    cp_buf_addz(&b, "\"]}");
+    refused(cp_buf_z(&b), 400, "include may hold 64 patterns of 255 bytes");
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(a_file_comes_changes_and_goes),
+        T(the_last_word_on_a_path_comes_last),
+        T(only_what_was_asked_for),
+        T(a_new_tree_is_told_whole_and_watched),
+        T(no_file_is_missed_in_new_folders),
+        T(not_recursive),
+        T(a_renamed_folder_keeps_its_watches),
+        T(a_folder_that_leaves_is_forgotten),
+        T(a_folder_moved_over_another_is_watched),
+        T(patterns),
+        T(a_rename_changes_what_patterns_say),
+        T(one_file),
+        T(our_own_writes_look_like_writes),
+        T(links_are_not_followed),
+        T(a_removed_root_stops_the_stream),
+        T(the_stream_ends_after_what_came_before),
+        T(equal_requests_share_a_watcher),
+        T(given_up_before_it_is_ready),
+        T(a_slow_subscriber_loses_what_is_too_much),
+        T(too_many_folders),
+        T(no_instance_left),
+        T(lost_events_are_told),
+        T(a_check_sees_all_that_came_before_it),
+        T(a_watcher_that_nobody_asks_expires),
+        T(versions_of_other_watchers),
+        T(refused_versions),
+        T(bad_requests),
+        T(too_many_patterns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
