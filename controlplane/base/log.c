@@ -1,23 +1,50 @@
+/* Design notes. Whoever reads the log may stall, and a loop that waits for him stands still: a line that does not go at
+ * once is dropped, and the next that goes is preceded by the number of those that did not. stderr is shared with our
+ * parent and with CMD, who would be surprised by O_NONBLOCK on it; so a pipe is opened anew, which makes a description
+ * of our own. Files and terminals are written to as they are. */
 #include "base/log.h"
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/fd.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct {
     int fd;
+    int own; /* the pipe opened anew, or -1 */
+    bool socket;
     cp_log_level min;
     bool json;
-} setup = {.fd = STDERR_FILENO, .min = CP_LOG_INFO};
+} setup = {.fd = STDERR_FILENO, .own = -1, .min = CP_LOG_INFO};
+
+static atomic_ulong dropped;
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
+/* -1: it cannot (a pipe of another user, no /proc), or nobody has the other end. */
+static int open_anew(int fd) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    cp_autofd int own = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    /* Not one of 0..2, where those were closed: CMD would inherit it. */
+    return own < 0 || own > STDERR_FILENO ? cp_take_fd(&own) : fcntl(own, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+}
+
 void cp_log_setup(int fd, cp_log_level min, bool json) {
-    setup.fd = fd;
+    struct stat st = {0};
+    (void)fstat(fd, &st);
+    cp_close(&setup.own);
+    setup.own = S_ISFIFO(st.st_mode) ? open_anew(fd) : -1;
+    setup.fd = setup.own >= 0 ? setup.own : fd;
+    setup.socket = S_ISSOCK(st.st_mode);
     setup.min = min;
     setup.json = json;
 }
@@ -65,20 +92,43 @@ static bool add_if_room(cp_buf *line, const char *key, cp_str s) {
     return false;
 }
 
-void cp_log_write(cp_log_level level, const char *event, const char *msg, const cp_kv *kv, size_t n) {
-    if (!cp_log_on(level)) return;
+static void format(cp_buf *line, cp_log_level level, const char *event, const char *msg, const cp_kv *kv, size_t n) {
     char ts[CP_ISO_LEN + 1];
     cp_iso(cp_wall_ms(), ts);
+    if (setup.json) cp_buf_addc(line, '{');
+    add_pair(line, "ts", cp_str_of(ts));
+    add_pair(line, "level", cp_str_of(level_names[level]));
+    add_pair(line, "event", cut(cp_str_of(event)));
+    bool whole = add_if_room(line, "msg", cp_str_of(msg));
+    for (size_t i = 0; i < n; i++) whole = add_if_room(line, kv[i].key, kv[i].value) && whole;
+    if (!whole) add_pair(line, "truncated", CP_STR("true"));
+    cp_buf_addz(line, setup.json ? "}\n" : "\n");
+}
+
+/* false: not now. A line that can never be written is lost: there is nobody to tell. */
+static bool put(const cp_buf *line) {
+    ssize_t n;
+    do
+        n = setup.socket ? send(setup.fd, line->p, line->n, MSG_DONTWAIT | MSG_NOSIGNAL)
+                         : write(setup.fd, line->p, line->n);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 || errno != EAGAIN;
+}
+
+static bool put_dropped(void) {
+    unsigned long n = atomic_exchange(&dropped, 0);
+    if (!n) return true;
     cp_autobuf cp_buf line = {0};
-    if (setup.json) cp_buf_addc(&line, '{');
-    add_pair(&line, "ts", cp_str_of(ts));
-    add_pair(&line, "level", cp_str_of(level_names[level]));
-    add_pair(&line, "event", cut(cp_str_of(event)));
-    bool whole = add_if_room(&line, "msg", cp_str_of(msg));
-    for (size_t i = 0; i < n; i++) whole = add_if_room(&line, kv[i].key, kv[i].value) && whole;
-    if (!whole) add_pair(&line, "truncated", CP_STR("true"));
-    cp_buf_addz(&line, setup.json ? "}\n" : "\n");
-    /* A line that cannot be written is lost: there is nobody to tell. */
-    while (write(setup.fd, line.p, line.n) < 0 && errno == EINTR) {
-    }
+    const cp_kv kv[] = {CP_KVI("count", n)};
+    format(&line, CP_LOG_WARN, "log.dropped", "lines were dropped: nobody read them in time", kv, CP_COUNT(kv));
+    if (put(&line)) return true;
+    atomic_fetch_add(&dropped, n);
+    return false;
+}
+
+void cp_log_write(cp_log_level level, const char *event, const char *msg, const cp_kv *kv, size_t n) {
+    if (!cp_log_on(level)) return;
+    cp_autobuf cp_buf line = {0};
+    format(&line, level, event, msg, kv, n);
+    if (!put_dropped() || !put(&line)) atomic_fetch_add(&dropped, 1);
 }

@@ -1,5 +1,6 @@
 #pragma once
-/* Structured logs, one line per record on a file descriptor: logfmt or JSON. Any thread; one write(2) per record.
+/* Structured logs, one line per record on a file descriptor: logfmt or JSON. Any thread, never blocks on
+ * a pipe or socket that nobody reads (the line is dropped and counted); one write(2) per record.
  * Values are escaped. Callers never pass secrets, code, environment values or file bodies. */
 #include "base/buf.h"
 

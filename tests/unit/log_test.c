@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -98,12 +99,44 @@ static void lines_are_bounded(void **state) {
     }
 }
 
+/* The log goes on when its reader does, and says how much he missed; the pipe itself stays as it was. */
+static void stalled_reader(void **state) {
+    (void)state;
+    int rw[2];
+    enum { LINES = 2000 }; /* of over 1000 bytes: more than a pipe takes */
+    static char text[CP_LOG_VALUE_MAX], all[1 << 20];
+    memset(text, 'x', sizeof text);
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    cp_log_setup(rw[1], CP_LOG_INFO, false);
+    for (int i = 0; i < LINES; i++) cp_log(CP_LOG_INFO, "a", "b", CP_KVS("v", ((cp_str){text, sizeof text})));
+    assert_int_equal(fcntl(rw[1], F_GETFL) & O_NONBLOCK, 0);
+    assert_int_equal(fcntl(rw[0], F_SETFL, O_NONBLOCK), 0);
+    size_t lines = 0;
+    ssize_t n;
+    while ((n = read(rw[0], all, sizeof all)) > 0)
+        for (ssize_t i = 0; i < n; i++) lines += all[i] == '\n';
+    assert_true(lines > 0 && lines < LINES);
+    cp_log(CP_LOG_INFO, "c", "again");
+    n = read(rw[0], all, sizeof all - 1);
+    assert_true(n > 0);
+    all[n] = '\0';
+    char want[64];
+    snprintf(want, sizeof want, " count=%zu\n", LINES - lines);
+    assert_non_null(strstr(all, "event=log.dropped "));
+    assert_non_null(strstr(all, want));
+    assert_non_null(strstr(all, "event=c msg=again\n"));
+    cp_log_setup(STDERR_FILENO, CP_LOG_INFO, false);
+    cp_close(&rw[0]);
+    cp_close(&rw[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(logfmt, set_up, tear_down),
         cmocka_unit_test_setup_teardown(json_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(levels_filter, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lines_are_bounded, set_up, tear_down),
+        cmocka_unit_test(stalled_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
