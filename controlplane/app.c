@@ -119,13 +119,6 @@ static void free_env(char **env) {
     free(env);
 }
 
-static cp_log_level level_of(const char *word) {
-    static const char *const words[] = {"debug", "info", "warn", "error"};
-    for (unsigned i = 0; i < CP_COUNT(words); i++)
-        if (strcmp(word, words[i]) == 0) return (cp_log_level)i;
-    return CP_LOG_INFO;
-}
-
 /* ---- opening, bottom-up ---- */
 
 static int open_base(struct app *a, int keeper_fd, cp_err *err) {
@@ -138,7 +131,7 @@ static int open_base(struct app *a, int keeper_fd, cp_err *err) {
     a->keeper = cp_keeper_open(a->loop, keeper_fd, &ev, &a->hello, err);
     if (!a->keeper) return -1;
     if (cp_config_decode(&a->config, cp_buf_str(&a->hello.config), err) < 0) return -1;
-    cp_log_setup(STDERR_FILENO, level_of(a->config.log_level), strcmp(a->config.log_format, "json") == 0);
+    cp_config_start_log(&a->config);
     cp_metric_set(CP_M_KEEPER_RESTARTS, a->hello.generation);
     return 0;
 }

@@ -64,6 +64,7 @@ int cp_cli_serve(char **argv) {
     } else {
         snprintf(listen_host, sizeof listen_host, "%s", cfg.host);
         cp_config_encode(&cfg, &text);
+        cp_config_start_log(&cfg);
         cp_keeper_opts opts = {.server_path = server,
                                .config = cp_buf_str(&text),
                                .cmd = (const char *const *)cmd,

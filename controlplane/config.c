@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/sha.h"
 
 #include <ctype.h>
@@ -389,6 +390,17 @@ int cp_config_resolve(cp_config *cfg, cp_err *err) {
                        "(give --token-file, --token-fd or CONFLUX_TOKEN, or say --insecure)",
                        cfg->host);
     return resolve_dirs(cfg, err);
+}
+
+static cp_log_level level_of(const char *word) {
+    static const char *const words[] = {"debug", "info", "warn", "error"};
+    for (unsigned i = 0; i < CP_COUNT(words); i++)
+        if (strcmp(word, words[i]) == 0) return (cp_log_level)i;
+    return CP_LOG_INFO;
+}
+
+void cp_config_start_log(const cp_config *cfg) {
+    cp_log_setup(STDERR_FILENO, level_of(cfg->log_level), strcmp(cfg->log_format, "json") == 0);
 }
 
 void cp_config_free(cp_config *cfg) {

@@ -16,6 +16,8 @@ typedef enum { CP_RUN_SERVE, CP_RUN_HELP } cp_run;
 int cp_config_load(cp_config *cfg, char **argv, char ***cmd, cp_run *run, cp_err *err);
 /* Checks what belongs together, fills in the state and workspace folders and creates them. */
 int cp_config_resolve(cp_config *cfg, cp_err *err);
+/* The log of this process, on stderr, as the options say. */
+void cp_config_start_log(const cp_config *cfg);
 void cp_config_free(cp_config *cfg);
 void cp_config_help(FILE *out); /* the options, as `conflux serve --help` prints them */
 
