@@ -201,6 +201,7 @@ int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp
     e->svc = s;
     e->impl = cp_new(struct cp_exec_impl);
     e->kind = spec->kind;
+    e->max_output = spec->max_output ? spec->max_output : UINT64_MAX;
     e->refs = 2; /* history's and the caller's */
     char id[32];
     snprintf(id, sizeof id, "x%zu", fake.nexecs);

@@ -307,7 +307,8 @@ static void id_limit(void **state) {
     expect_start(c, want);
     id[510] = 'z', id[511] = 0;
     client_textf(c, "{\"type\":\"request\",\"id\":\"%s\",\"path\":\"/ok\"}", id);
-    expect_start(c, "{\"type\":\"error\",\"code\":\"LIMIT_EXCEEDED\",");
+    snprintf(want, sizeof want, "{\"type\":\"error\",\"id\":\"%s\",\"code\":\"LIMIT_EXCEEDED\",", id);
+    expect_start(c, want);
 }
 
 static void duplicate_id(void **state) {
