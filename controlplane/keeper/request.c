@@ -16,7 +16,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GROUPS_MAX = 1024 };
+enum {
+    GROUPS_MAX = 1024,
+    /* Descriptor numbers that nothing held may have: the kernel gives out the lowest that is free, so these stay free
+     * for what comes and goes (a look at /proc, a record from the server, the socket to the next one). Without them the
+     * trees could not even be found to be ended. */
+    RESERVE_FDS = 2 * CP_WIRE_FDS,
+};
 
 /* Why a spawn is refused. */
 struct refusal {
@@ -108,6 +114,12 @@ static bool sort_fds(const cp_wire *m, const int *fds, int child_fds[SPAWN_FDS],
     return true;
 }
 
+static bool may_hold(const keeper *k, const int *fds, size_t from, size_t n) {
+    for (size_t i = from; i < n; i++)
+        if (fds[i] >= k->spawner.max_fds - RESERVE_FDS) return false;
+    return true;
+}
+
 static void enter(keeper *k, const cp_wire *m, int *fds, const int hold_at[3], pid_t pid) {
     child *c = books_add(&k->books, m->spawn.tag, m->spawn.key);
     books_set_pid(&k->books, c, pid);
@@ -140,6 +152,7 @@ static bool run(keeper *k, const cp_wire *m, int *fds, struct refusal *why) {
                        .gid = r->gid,
                        .groups = groups};
     if (!admit(k, r->tag, r->key, why) || !sort_fds(m, fds, spec.fds, hold_at, &memfd, why)) return false;
+    if (!may_hold(k, fds, bits(r->fds), bits(r->fds) + bits(r->hold))) return REFUSE(why, EMFILE, fds);
     if (memfd >= 0 && !map_data(&strings, memfd, why)) return false;
     if (!strings_split(&strings, k, r, why) || !find_groups(r, groups, &spec.ngroups, why)) return false;
     spec.argv = strings.argv;
@@ -186,6 +199,10 @@ static bool on_adopt(keeper *k, const cp_wire *m, int *fds) {
     }
     if (!admit(k, r->tag, r->key, &why)) {
         peer_refuse(k, r->tag, why.sys, why.step);
+        return true;
+    }
+    if (!may_hold(k, fds, 0, m->nfds)) {
+        peer_refuse(k, r->tag, EMFILE, CP_STEP_fds);
         return true;
     }
     child *c = books_add(&k->books, r->tag, r->key);

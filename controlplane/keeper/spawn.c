@@ -24,6 +24,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -243,6 +244,8 @@ int spawner_init(spawner *s) {
     s->nofile = lim.rlim_cur;
     lim.rlim_cur = lim.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &lim); /* refused over fs.nr_open: then it stays as it is */
+    if (getrlimit(RLIMIT_NOFILE, &lim) < 0) return -1;
+    s->max_fds = lim.rlim_cur < INT_MAX ? (int)lim.rlim_cur : INT_MAX;
     s->stack = mmap(NULL, GUARD + STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (s->stack == MAP_FAILED) {
         s->stack = NULL;

@@ -28,6 +28,7 @@ typedef struct spawner {
     char *stack;
     int devnull;
     rlim_t nofile;    /* the soft limit that children get: what the keeper was started with */
+    int max_fds;      /* what the keeper has now: numbers below */
     uint64_t ignored; /* signals (bit number - 1) whose disposition is not the default one */
 } spawner;
 

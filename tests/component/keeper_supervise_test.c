@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -182,7 +183,8 @@ static int server_main(void) {
 static struct {
     char dir[64], path[80];
     int listener, control, err_pipe;
-    int slave; /* of a terminal: the keeper's stdin */
+    int slave;     /* of a terminal: the keeper's stdin */
+    rlim_t nofile; /* the keeper's limit; 0: ours */
     pid_t keeper, server;
     unsigned generation, port;
 } t;
@@ -208,6 +210,7 @@ static void start_keeper_in(cp_keeper_opts opts) {
         if (t.slave >= 0) terminal_in(t.slave);
         else dup2(open("/dev/null", O_RDWR | O_CLOEXEC), 0);
         signal(SIGCHLD, SIG_IGN); /* as some parents leave it */
+        if (t.nofile) setrlimit(RLIMIT_NOFILE, &(struct rlimit){t.nofile, t.nofile});
         syscall(SYS_close_range, 3u, ~0u, 0u);
         if (!opts.server_path) opts.server_path = self;
         opts.config = cp_str_of(t.path);
@@ -459,7 +462,7 @@ static void test_silent_server_is_replaced(void **state) {
     text[0] = '\0';
     wait_for_text("listening on 4242\n");
     assert_int_equal(kill(t.server, SIGKILL), 0);
-    meet_server(1, 4242); /* and never says that it is ready */
+    meet_server(1, 4242);                /* and never says that it is ready */
     int silent = cp_take_fd(&t.control); /* closed, it would end the server */
     meet_server(2, 4242);
     close(silent);
@@ -546,6 +549,40 @@ static void test_children_limit(void **state) {
     expect("drain");
     tell("exit 0");
     assert_int_equal(finish(text), 0);
+}
+
+/* What is held leaves room for what has to be opened to end it all. */
+static void test_descriptor_limit(void **state) {
+    (void)state;
+    t.nofile = 64;
+    start_keeper(.cmd = NULL);
+    first_server();
+    pid_t pids[64];
+    int n = 0;
+    for (bool refused = false; !refused; n++) {
+        char request[64], want[64];
+        snprintf(request, sizeof request, "spawn k%d exec sleep 1000", n);
+        snprintf(want, sizeof want, "refused k%d fds EMFILE", n);
+        tell(request);
+        const char *answer = hear();
+        refused = strcmp(answer, want) == 0;
+        if (!refused && sscanf(answer, "spawned k%*d %d", &pids[n]) != 1) fail_msg("%s", answer);
+        assert_true(n < 63);
+    }
+    n--;
+    assert_true(n >= 16);
+    assert_int_equal(kill(t.server, SIGKILL), 0);
+    meet_server(1, 4242);
+    for (int i = 0; i < n; i++) {
+        char want[64];
+        snprintf(want, sizeof want, "held k%d %d runs", i, (int)pids[i]);
+        expect(want);
+    }
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    tell("exit 0");
+    assert_int_equal(finish(text), 0);
+    for (int i = 0; i < n; i++) assert_false(alive(pids[i]));
 }
 
 static void test_upgrade(void **state) {
@@ -758,6 +795,7 @@ int main(int argc, char **argv) {
         T(test_later_failure_is_retried),
         T(test_many_are_handed_over),
         T(test_children_limit),
+        T(test_descriptor_limit),
         T(test_upgrade),
         T(test_stubborn_trees),
         T(test_second_term_does_not_wait),
