@@ -3,6 +3,7 @@
  * over. A subscriber that does not take them keeps its window open: it gets less, never more than CP_WATCH_PENDING. */
 #include "services/watch_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -95,10 +96,7 @@ const cp_watch_event *cp_watch_next(cp_watch_sub *s) {
 }
 
 void watch_sub_end(cp_watch_sub *s, bool failed, const char *text) {
-    cp_str cut = cp_str_of(text);
-    if (cut.n >= sizeof s->end_text) cut.n = sizeof s->end_text - 1;
-    memcpy(s->end_text, cut.p, cut.n);
-    s->end_text[cut.n] = 0;
+    snprintf(s->end_text, sizeof s->end_text, "%s", text);
     s->ended = true;
     s->failed = failed;
     cp_timer_stop(s->loop, &s->timer);
