@@ -335,6 +335,11 @@ static bool serve_upgrade(exchange *x) {
 
 static bool wants_upgrade(const cp_http_head *h) { return cp_http_has_word(h, "Upgrade", "websocket"); }
 
+/* Only what is parked: a stream or a wait begins a life of its own, and the order of those means little. */
+static bool takes_turn(const cp_match *m) {
+    return m->route && (m->route->flags & (CP_R_LOOP | CP_R_LASTS)) == CP_R_LOOP;
+}
+
 static void route(exchange *x) {
     cp_server *srv = x->slot->srv;
     cp_http_head *h = x->head;
@@ -342,6 +347,7 @@ static void route(exchange *x) {
     x->match = cp_router_match(srv->t->router, h->method, h->target);
     bool options = h->method == CP_OPTIONS;
     bool open = options || (x->match.route && x->match.route->flags & CP_R_OPEN && !wants_upgrade(h));
+    if (!takes_turn(&x->match)) cp_slot_pass(x->slot, cp_body_done(&x->body));
     if (cp_gate_check(&srv->gate, h->headers, h->nheaders, open, wants_upgrade(h), &err) < 0) {
         x->to.cors = err.code == CP_E_UNAUTHORIZED; /* the last check: the origin is a listed one */
         cp_metric_add(CP_M_AUTH_FAILURES, 1);
@@ -396,6 +402,8 @@ void cp_http_serve(struct mg_connection *conn, cp_slot *s) {
     begin(&x, conn, s);
     cp_slot_enter(s, CP_SLOT_BUSY);
     if (!has_socket(&x, ri)) return;
+    s->turn = true;
+    cp_arrival_begin(s->srv->arrivals, &s->arrival);
     int parsed = cp_http_parse(ri, x.head, &err);
     x.to = (cp_reply_to){.origin = x.head->origin, .http11 = x.head->http11, .head_only = x.head->method == CP_HEAD};
     cp_body_init(&x.body, conn, s);

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "transport/arrival.h"
 #include "transport/auth.h"
 #include "transport/http_parse.h"
 #include "transport/takeover.h"
@@ -40,8 +41,11 @@ typedef struct cp_slot {
     /* the rest is the worker's own */
     int wakefd;    /* eventfd: the loop has something for a parked worker; -1 until needed */
     bool answered; /* the current request has had its reply */
+    bool turn;     /* the current request has begun its turn and neither taken nor passed it (arrival.h) */
+    bool body;     /* it has passed, and bytes of its body may still come */
     cp_http_head head;
     cp_buf out, in; /* scratch */
+    cp_arrival arrival;
 } cp_slot;
 
 enum { CP_SLOT_KEEP = 64 * 1024 }; /* scratch memory over this is given back after each request */
@@ -53,6 +57,8 @@ void cp_slot_open(cp_slot *s, const struct mg_request_info *ri);
 bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri); /* another try */
 void cp_slot_enter(cp_slot *s, cp_slot_state state);
 void cp_slot_close(cp_slot *s);
+/* The turn of the request that is being served: given back, with what is left of its body to come or not. */
+void cp_slot_pass(cp_slot *s, bool body_done);
 /* From now on the loop cuts the connection when the worker has not finished in time; 0: finished. */
 void cp_slot_deadline(cp_slot *s, uint64_t ms_from_now);
 /* Takes the socket away from CivetWeb: new descriptor, owned by the caller, counted as a connection. -1 with err. */
@@ -72,6 +78,7 @@ struct cp_server {
     cp_transport *t;
     struct mg_context *mg;
     cp_fds *fds;
+    cp_arrivals *arrivals;
     cp_gate gate;
     unsigned workers;
     _Atomic unsigned held;       /* slots that are not free */

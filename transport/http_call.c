@@ -275,6 +275,7 @@ static bool try_leave(cp_http_call *c, cp_slot *s, bool half) {
     cp_err err;
     int fd = cp_slot_take(s, &err);
     if (fd < 0) return false;
+    cp_arrival_hurry(s->srv->arrivals, &s->arrival); /* start comes before hand */
     hand(c, fd, half);
     return true;
 }
@@ -282,7 +283,8 @@ static bool try_leave(cp_http_call *c, cp_slot *s, bool half) {
 int cp_http_call_park(cp_http_call *c, cp_slot *s, cp_result *res) {
     c->wakefd = wakefd_of(s);
     struct pollfd p[2] = {{.fd = c->wakefd, .events = POLLIN}, {.fd = s->fd, .events = POLLRDHUP}};
-    cp_loop_post(c->srv->t->loop, &c->start, start_parked);
+    s->turn = false;
+    cp_arrival_post(s->srv->arrivals, &s->arrival, &c->start, start_parked);
     bool may_leave = true;
     for (;;) {
         uint64_t n;
@@ -290,6 +292,7 @@ int cp_http_call_park(cp_http_call *c, cp_slot *s, cp_result *res) {
         if (p[0].revents) (void)!read(c->wakefd, &n, sizeof n);
         if (atomic_load_explicit(&c->done, memory_order_acquire)) break;
         if (p[1].revents & (POLLERR | POLLHUP | POLLNVAL) || atomic_load(&c->srv->closing)) {
+            cp_arrival_hurry(s->srv->arrivals, &s->arrival);
             hand(c, -1, false);
             return 0;
         }

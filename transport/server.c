@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "transport/http.h"
+#include "transport/stack.h"
 
 /* ---- CivetWeb's callbacks ---- */
 
@@ -32,6 +33,7 @@ static void *on_init_thread(const struct mg_context *ctx, int type) {
     srv->slots = cp_realloc(srv->slots, (srv->nslots + 1) * sizeof *srv->slots);
     srv->slots[srv->nslots++] = s;
     pthread_mutex_unlock(&srv->mu);
+    cp_stack_trim();
     return s;
 }
 
@@ -68,8 +70,11 @@ static int on_begin_request(struct mg_connection *conn) {
 
 static void on_end_request(const struct mg_connection *conn, int status) {
     (void)status;
-    slot_of(conn)->answered = false;
-    cp_slot_enter(slot_of(conn), CP_SLOT_IDLE);
+    cp_slot *s = slot_of(conn);
+    s->answered = false;
+    if (s->turn) cp_slot_pass(s, true);
+    if (cp_take(s->body)) cp_arrival_end(s->srv->arrivals, &s->arrival);
+    cp_slot_enter(s, CP_SLOT_IDLE);
 }
 
 static int on_http_error(struct mg_connection *conn, int status, const char *msg) {
@@ -88,6 +93,7 @@ static void on_connection_close(const struct mg_connection *conn) {
     struct mg_connection *writable = (struct mg_connection *)(uintptr_t)conn; /* as all other callbacks get it */
     if (!s->answered && undispatched(mg_get_request_info(conn))) cp_http_serve(writable, s);
     cp_slot_close(s);
+    cp_stack_trim();
 }
 
 static void on_connection_closed(const struct mg_connection *conn) {
@@ -292,6 +298,7 @@ static void server_free(cp_server *srv) {
     if (srv->mg) mg_stop(srv->mg);
     for (unsigned i = 0; i < srv->nslots; i++) cp_slot_free(srv->slots[i]);
     free(srv->slots);
+    cp_arrivals_free(srv->arrivals);
     cp_fds_free(srv->fds);
     pthread_cond_destroy(&srv->selftest_cond);
     pthread_mutex_destroy(&srv->mu);
@@ -308,7 +315,8 @@ int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err)
     pthread_cond_init(&srv->selftest_cond, NULL);
     mg_init_library(0);
     srv->fds = cp_fds_new(is_wildcard(t->config->host), err);
-    if (!srv->fds || start(srv, port, err) < 0 || selftest(srv, err) < 0) {
+    srv->arrivals = cp_arrivals_new(t->loop, err);
+    if (!srv->fds || !srv->arrivals || start(srv, port, err) < 0 || selftest(srv, err) < 0) {
         server_free(srv);
         return -1;
     }

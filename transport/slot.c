@@ -58,10 +58,12 @@ bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri) {
     pthread_mutex_lock(&s->mu);
     s->fd = fd;
     pthread_mutex_unlock(&s->mu);
+    if (fd >= 0) cp_arrival_watch(s->srv->arrivals, &s->arrival, fd);
     return fd >= 0;
 }
 
 void cp_slot_open(cp_slot *s, const struct mg_request_info *ri) {
+    cp_arrival_accept(s->srv->arrivals, &s->arrival);
     unsigned held = 1 + atomic_fetch_add(&s->srv->held, 1);
     cp_metric_add(CP_M_HTTP_WORKERS_BUSY, 1);
     cp_slot_enter(s, CP_SLOT_SILENT);
@@ -77,7 +79,15 @@ void cp_slot_enter(cp_slot *s, cp_slot_state state) {
     pthread_mutex_unlock(&s->mu);
 }
 
+void cp_slot_pass(cp_slot *s, bool body_done) {
+    s->turn = false;
+    s->body = !body_done;
+    cp_arrival_pass(s->srv->arrivals, &s->arrival, body_done);
+}
+
 void cp_slot_close(cp_slot *s) {
+    cp_arrival_unwatch(s->srv->arrivals, &s->arrival);
+    cp_slot_pass(s, true);
     pthread_mutex_lock(&s->mu);
     int fd = s->fd;
     bool open = s->state != CP_SLOT_FREE;
@@ -107,6 +117,7 @@ int cp_slot_take(cp_slot *s, cp_err *err) {
         atomic_fetch_sub(&t->nconns, 1);
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "Too many connections");
     }
+    cp_arrival_unwatch(s->srv->arrivals, &s->arrival); /* what is watched is the socket, whatever its number */
     int fd = cp_fds_take(s->srv->fds, s->fd, err);
     if (fd < 0) {
         atomic_fetch_sub(&t->nconns, 1);
