@@ -208,7 +208,7 @@ static struct spawned spawn_one(void) {
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_adddup2(&fa, o[1], 1);
     posix_spawn_file_actions_adddup2(&fa, e[1], 2);
-    char *argv[] = {(char *)"bash", (char *)"-c", (char *)"true", NULL};
+    char bash[] = "bash", dash_c[] = "-c", command[] = "true", *argv[] = {bash, dash_c, command, NULL};
     struct spawned s = {.out = o[0], .err = e[0], .started = cp_now_ns()};
     if (posix_spawnp(&s.pid, "bash", &fa, NULL, argv, environ) != 0) die("posix_spawn");
     posix_spawn_file_actions_destroy(&fa);

@@ -18,13 +18,16 @@ static void clear_env(void) {
     setenv("CONFLUX_CONFIG", "/dev/null", 1);
 }
 
-static int load(cp_config *cfg, cp_err *err, char **argv) {
-    char **cmd;
+enum { MAX_ARGS = 16 };
+
+static int load(cp_config *cfg, cp_err *err, const char *const argv[MAX_ARGS]) {
+    char *args[MAX_ARGS], **cmd;
     cp_run run;
+    memcpy(args, argv, sizeof args);
     *cfg = (cp_config){0};
-    return cp_config_load(cfg, argv, &cmd, &run, err);
+    return cp_config_load(cfg, args, &cmd, &run, err);
 }
-#define LOAD(cfg, err, ...) load(cfg, err, (char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+#define LOAD(cfg, err, ...) load(cfg, err, (const char *[MAX_ARGS]){__VA_ARGS__})
 
 static void test_defaults(void **state) {
     (void)state;
@@ -55,16 +58,16 @@ static void test_flag_beats_environment_beats_file_beats_default(void **state) {
     write_file(path, "# a comment\nport = 1001\n keep-alive=7k \nlog-level = debug\n");
     cp_config c;
     cp_err err;
-    assert_int_equal(LOAD(&c, &err, (char *)"--config", path), 0);
+    assert_int_equal(LOAD(&c, &err, "--config", path), 0);
     assert_int_equal(c.port, 1001);
     assert_int_equal(c.keepalive, 7168);
     assert_string_equal(c.log_level, "debug");
     cp_config_free(&c);
     setenv("CONFLUX_PORT", "1002", 1);
-    assert_int_equal(LOAD(&c, &err, (char *)"--config", path), 0);
+    assert_int_equal(LOAD(&c, &err, "--config", path), 0);
     assert_int_equal(c.port, 1002);
     cp_config_free(&c);
-    assert_int_equal(LOAD(&c, &err, (char *)"--config", path, (char *)"--port=1003"), 0);
+    assert_int_equal(LOAD(&c, &err, "--config", path, "--port=1003"), 0);
     assert_int_equal(c.port, 1003);
     cp_config_free(&c);
     unlink(path);
@@ -75,9 +78,7 @@ static void test_lists_repeat_and_split(void **state) {
     clear_env();
     cp_config c;
     cp_err err;
-    assert_int_equal(
-        LOAD(&c, &err, (char *)"--allow-origin", (char *)"https://a", (char *)"--allow-origin", (char *)"https://b"),
-        0);
+    assert_int_equal(LOAD(&c, &err, "--allow-origin", "https://a", "--allow-origin", "https://b"), 0);
     assert_int_equal(c.allow_origin.n, 2);
     assert_string_equal(c.allow_origin.v[1], "https://b");
     cp_config_free(&c);
@@ -89,34 +90,34 @@ static void test_lists_repeat_and_split(void **state) {
     cp_config_free(&c);
 }
 
-static void refused(const char *needle, char **argv) {
+static void refused(const char *needle, const char *const argv[MAX_ARGS]) {
     cp_config c;
     cp_err err = {0};
     assert_int_equal(load(&c, &err, argv), -1);
     if (!strstr(err.msg, needle)) fail_msg("\"%s\" does not name %s", err.msg, needle);
     cp_config_free(&c);
 }
-#define REFUSED(needle, ...) refused(needle, (char *[]){__VA_ARGS__, NULL})
+#define REFUSED(needle, ...) refused(needle, (const char *[MAX_ARGS]){__VA_ARGS__})
 
 static void test_bad_options_are_named(void **state) {
     (void)state;
     clear_env();
-    REFUSED("--nonsense", (char *)"--nonsense");
-    REFUSED("port", (char *)"--port", (char *)"65536");
-    REFUSED("port", (char *)"--port", (char *)"12x");
-    REFUSED("port", (char *)"--port=-1");
-    REFUSED("--port", (char *)"--port");
-    REFUSED("insecure", (char *)"--insecure=maybe");
-    REFUSED("stray", (char *)"stray");
-    REFUSED("behind --", (char *)"--");
-    REFUSED("/no/such/file", (char *)"--config", (char *)"/no/such/file");
-    REFUSED("/no/such/token", (char *)"--token-file", (char *)"/no/such/token");
+    REFUSED("--nonsense", "--nonsense");
+    REFUSED("port", "--port", "65536");
+    REFUSED("port", "--port", "12x");
+    REFUSED("port", "--port=-1");
+    REFUSED("--port", "--port");
+    REFUSED("insecure", "--insecure=maybe");
+    REFUSED("stray", "stray");
+    REFUSED("behind --", "--");
+    REFUSED("/no/such/file", "--config", "/no/such/file");
+    REFUSED("/no/such/token", "--token-file", "/no/such/token");
     setenv("CONFLUX_PORT", "abc", 1);
-    REFUSED("CONFLUX_PORT", (char *)"--insecure");
+    REFUSED("CONFLUX_PORT", "--insecure");
     clear_env();
     char path[] = "/tmp/cp-config-XXXXXX";
     write_file(path, "\nprot = 3\n");
-    REFUSED(":2: unknown option prot", (char *)"--config", path);
+    REFUSED(":2: unknown option prot", "--config", path);
     unlink(path);
 }
 
@@ -127,7 +128,8 @@ static void test_command_behind_dashes(void **state) {
     cp_err err;
     char **cmd;
     cp_run run;
-    char *argv[] = {(char *)"--insecure", (char *)"--", (char *)"sleep", (char *)"--port", NULL};
+    char insecure[] = "--insecure", dashes[] = "--", sleep_[] = "sleep", port[] = "--port";
+    char *argv[] = {insecure, dashes, sleep_, port, NULL};
     assert_int_equal(cp_config_load(&c, argv, &cmd, &run, &err), 0);
     assert_string_equal(cmd[0], "sleep");
     assert_string_equal(cmd[1], "--port");
@@ -155,12 +157,12 @@ static void test_token_is_hashed_and_wiped(void **state) {
     cp_config_free(&c);
     char path[] = "/tmp/cp-token-XXXXXX";
     write_file(path, "correct horse battery\nsecond line\n");
-    assert_int_equal(LOAD(&c, &err, (char *)"--token-file", path), 0);
+    assert_int_equal(LOAD(&c, &err, "--token-file", path), 0);
     assert_memory_equal(c.token_sha256, want, 32);
     cp_config_free(&c);
     unlink(path);
     setenv("CONFLUX_TOKEN", "short", 1);
-    REFUSED("CONFLUX_TOKEN", (char *)"--insecure");
+    REFUSED("CONFLUX_TOKEN", "--insecure");
     clear_env();
 }
 
@@ -169,7 +171,7 @@ static void test_open_address_needs_a_token(void **state) {
     clear_env();
     cp_config c;
     cp_err err;
-    assert_int_equal(LOAD(&c, &err, (char *)"--host", (char *)"0.0.0.0"), 0);
+    assert_int_equal(LOAD(&c, &err, "--host", "0.0.0.0"), 0);
     assert_int_equal(cp_config_resolve(&c, &err), -1);
     assert_non_null(strstr(err.msg, "--insecure"));
     cp_config_free(&c);
@@ -178,9 +180,7 @@ static void test_open_address_needs_a_token(void **state) {
     char state_dir[64], work[64];
     snprintf(state_dir, sizeof state_dir, "%s/a/state", dir);
     snprintf(work, sizeof work, "%s/work", dir);
-    assert_int_equal(LOAD(&c, &err, (char *)"--host", (char *)"0.0.0.0", (char *)"--insecure", (char *)"--state",
-                          state_dir, (char *)"--workspace", work),
-                     0);
+    assert_int_equal(LOAD(&c, &err, "--host", "0.0.0.0", "--insecure", "--state", state_dir, "--workspace", work), 0);
     assert_int_equal(cp_config_resolve(&c, &err), 0);
     struct stat st;
     assert_int_equal(stat(state_dir, &st), 0);
@@ -200,9 +200,8 @@ static void test_text_round_trip(void **state) {
     setenv("CONFLUX_TOKEN", token, 1);
     cp_config a, b = {0};
     cp_err err;
-    assert_int_equal(LOAD(&a, &err, (char *)"--workspace", (char *)"/odd\\dir\nname", (char *)"--allow-host",
-                          (char *)"h1", (char *)"--allow-host", (char *)"h2", (char *)"--insecure",
-                          (char *)"--max-body", (char *)"2G"),
+    assert_int_equal(LOAD(&a, &err, "--workspace", "/odd\\dir\nname", "--allow-host", "h1", "--allow-host", "h2",
+                          "--insecure", "--max-body", "2G"),
                      0);
     cp_buf text = {0};
     cp_config_encode(&a, &text);
