@@ -9,7 +9,16 @@
 #include "base/json.h"
 #include "base/loop.h"
 
-typedef enum { CP_GET, CP_POST, CP_PUT, CP_DELETE, CP_HEAD, CP_OPTIONS, CP_METHOD_COUNT, CP_METHOD_UNKNOWN = -1 } cp_method;
+typedef enum {
+    CP_GET,
+    CP_POST,
+    CP_PUT,
+    CP_DELETE,
+    CP_HEAD,
+    CP_OPTIONS,
+    CP_METHOD_COUNT,
+    CP_METHOD_UNKNOWN = -1
+} cp_method;
 cp_method cp_method_of(cp_str name); /* case-sensitive; CP_METHOD_UNKNOWN */
 
 typedef struct cp_header {
@@ -21,21 +30,21 @@ enum { CP_MAX_PARAMS = 2 };
 /* Borrowed by the handler for the time of the call only: what must last is copied. */
 typedef struct cp_request {
     cp_method method;
-    cp_str path;               /* without the query; not URL-decoded */
-    cp_str query;              /* raw, without '?' */
+    cp_str path;  /* without the query; not URL-decoded */
+    cp_str query; /* raw, without '?' */
     const cp_header *headers;
     size_t nheaders;
-    yyjson_val *body;          /* parsed JSON, NULL when there is none */
-    const cp_err *body_err;    /* set when the body is missing or not JSON: the router turns it into the route's error */
+    yyjson_val *body;       /* parsed JSON, NULL when there is none */
+    const cp_err *body_err; /* set when the body is missing or not JSON: the router turns it into the route's error */
     cp_str params[CP_MAX_PARAMS]; /* {id} captures, not URL-decoded */
-    bool mux;                  /* came over the multiplexed WebSocket */
-    uint8_t priority;          /* 0..7, 3 by default */
-    uint64_t deadline_ms;      /* relative, 0 none */
-    bool kill_on_disconnect;   /* onDisconnect: "kill" */
-    bool respond_async;        /* Prefer: respond-async */
-    uint64_t trace;            /* request number, for logs */
-    cp_str trace_id;           /* X-Trace-Id */
-    struct cp_body_reader *raw; /* HTTP only, on routes with CP_R_RAW_BODY: the body as a stream of bytes */
+    bool mux;                     /* came over the multiplexed WebSocket */
+    uint8_t priority;             /* 0..7, 3 by default */
+    uint64_t deadline_ms;         /* relative, 0 none */
+    bool kill_on_disconnect;      /* onDisconnect: "kill" */
+    bool respond_async;           /* Prefer: respond-async */
+    uint64_t trace;               /* request number, for logs */
+    cp_str trace_id;              /* X-Trace-Id */
+    struct cp_body_reader *raw;   /* HTTP only, on routes with CP_R_RAW_BODY: the body as a stream of bytes */
 } cp_request;
 
 /* Value of a header (case-insensitive name); {NULL,0} if absent. */
@@ -45,7 +54,8 @@ bool cp_request_query(const cp_request *r, const char *name, cp_str *raw);
 int cp_query_decode(cp_str raw, cp_buf *out);
 /* Decoded query value into *out (cleared); 1 present, 0 absent, -1 malformed with err->field = name. */
 int cp_request_param(const cp_request *r, const char *name, cp_buf *out, cp_err *err);
-int cp_request_param_u64(const cp_request *r, const char *name, uint64_t max, uint64_t *out, cp_err *err); /* as above */
+int cp_request_param_u64(const cp_request *r, const char *name, uint64_t max, uint64_t *out,
+                         cp_err *err); /* as above */
 
 /* Refuses query names that are not in the NULL-terminated list (our own routes): -1 with err->field. */
 int cp_request_only(const cp_request *r, const char *const names[], cp_err *err);
@@ -62,10 +72,10 @@ typedef struct cp_body_reader {
 /* A complete answer. Zero-initialised it is an empty 0; cp_result_free releases it. */
 typedef struct cp_result {
     int status;
-    const char *type;     /* content type; NULL: application/json */
-    cp_buf body;          /* owned */
-    cp_buf headers;       /* further "Name: value\r\n" lines; HTTP only */
-    int file_fd;          /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only */
+    const char *type; /* content type; NULL: application/json */
+    cp_buf body;      /* owned */
+    cp_buf headers;   /* further "Name: value\r\n" lines; HTTP only */
+    int file_fd;      /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only */
     uint64_t file_off, file_len;
 } cp_result;
 void cp_result_free(cp_result *r);
@@ -96,7 +106,8 @@ typedef struct cp_source_ops {
     /* budget: about how many payload bytes the event may carry (≤ 64 KiB). */
     cp_pull (*pull)(cp_source *s, size_t budget, cp_event *ev);
     void (*close)(cp_source *s, cp_end why, bool kill);
-    /* Input for the child behind the stream ({"type":"stdin"}), then perhaps its end. NULL: takes none. 0 or -1 with err. */
+    /* Input for the child behind the stream ({"type":"stdin"}), then perhaps its end. NULL: takes none. 0 or -1 with
+     * err. */
     int (*on_stdin)(cp_source *s, cp_str data, bool eof, cp_err *err);
 } cp_source_ops;
 static inline void cp_source_wake(cp_source *s) {
@@ -116,13 +127,13 @@ typedef struct cp_reply_ops {
 struct cp_reply {
     const cp_reply_ops *ops;
     /* Set by an asynchronous handler before it returns. Called at most once, when the client cancels, goes away or its
-     * deadline passes before the reply has ended. `kill`: the client asked that the work be ended too. Return true: the handler will
-     * still answer (CANCELLED only; the transport waits); false: the transport answers in its place and the
-     * reply is gone. After CP_END_DISCONNECTED the reply is gone in either case. */
+     * deadline passes before the reply has ended. `kill`: the client asked that the work be ended too. Return true: the
+     * handler will still answer (CANCELLED only; the transport waits); false: the transport answers in its place and
+     * the reply is gone. After CP_END_DISCONNECTED the reply is gone in either case. */
     bool (*on_cancel)(cp_reply *r, cp_end why, bool kill);
     /* As cp_source_ops.on_stdin, while the reply has not ended. Set by the handler; NULL: takes none. */
     int (*on_stdin)(cp_reply *r, cp_str data, bool eof, cp_err *err);
     void *handler; /* the handler's */
 };
-static inline void cp_reply_send(cp_reply *r, cp_result *res) { r->ops->send(r, res); }   /* takes what res owns */
+static inline void cp_reply_send(cp_reply *r, cp_result *res) { r->ops->send(r, res); }     /* takes what res owns */
 static inline void cp_reply_stream(cp_reply *r, cp_source *src) { r->ops->stream(r, src); } /* takes src */

@@ -1,8 +1,8 @@
 #pragma once
 /* One table of routes for every door. The router matches, checks, dispatches, and is the only place that turns an error
  * into a reply. The route tables are static: cp_router_match is for any thread. */
-#include "handlers/request.h"
 #include "base/metrics.h"
+#include "handlers/request.h"
 #include "services/services.h"
 
 typedef struct cp_router cp_router;
@@ -15,18 +15,20 @@ typedef struct cp_ctx {
     const cp_config *config;
     cp_router *router;
     /* Operations that only the transport can answer; set by app.c. */
-    void (*pending_json)(void *arg, cp_jw *w); /* GET /api/pending: writes the "connections" array value. Loop thread. */
+    void (*pending_json)(void *arg,
+                         cp_jw *w); /* GET /api/pending: writes the "connections" array value. Loop thread. */
     void *pending_arg;
     bool ready; /* /readyz */
 } cp_ctx;
 
 typedef enum {
-    CP_R_INLINE = 1,     /* sync handler that never blocks: runs where the request is (loop or worker) */
-    CP_R_IO = 2,         /* sync handler that may block: on the HTTP worker, or the io pool */
-    CP_R_LOOP = 4,       /* async handler on the loop */
-    CP_R_LASTS = 8,      /* may stream or wait long: HTTP hands the socket to the loop before dispatch */
-    CP_R_OPEN = 16,      /* needs no token */
-    CP_R_BODY = 32,      /* needs a JSON object: missing or unparsable is 500 INTERNAL_ERROR "Failed to parse request body: …" */
+    CP_R_INLINE = 1, /* sync handler that never blocks: runs where the request is (loop or worker) */
+    CP_R_IO = 2,     /* sync handler that may block: on the HTTP worker, or the io pool */
+    CP_R_LOOP = 4,   /* async handler on the loop */
+    CP_R_LASTS = 8,  /* may stream or wait long: HTTP hands the socket to the loop before dispatch */
+    CP_R_OPEN = 16,  /* needs no token */
+    CP_R_BODY =
+        32, /* needs a JSON object: missing or unparsable is 500 INTERNAL_ERROR "Failed to parse request body: …" */
     CP_R_BODY_400 = 64,  /* same, but 400 VALIDATION_FAILED */
     CP_R_RAW_BODY = 128, /* HTTP: the body is given as a stream (request.raw); not over the mux: 501 */
     CP_R_HTTP_ONLY = 256
@@ -36,10 +38,10 @@ typedef struct cp_route {
     cp_method method;
     const char *pattern; /* "/api/process/{id}/logs": {…} matches one segment; exact segments win */
     unsigned flags;
-    const char *op;      /* operation name in errors and logs: "file.read" */
+    const char *op; /* operation name in errors and logs: "file.read" */
     int (*sync)(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err); /* INLINE, IO */
     void (*async)(cp_ctx *ctx, const cp_request *req, cp_reply *reply);           /* LOOP */
-    const char *summary; /* one line, for OpenAPI and docs */
+    const char *summary;                                                          /* one line, for OpenAPI and docs */
 } cp_route;
 
 cp_router *cp_router_new(cp_ctx *ctx, cp_err *err); /* indexes every table; a clash is an error */
