@@ -35,6 +35,8 @@ typedef struct cp_exec_row {
     bool stopped_by_us;
     bool timed_out;
     bool truncated[2];
+    uint64_t timeout_ms; /* 0: none */
+    uint64_t max_output; /* of the result, per stream; 0: not known */
 } cp_exec_row;
 
 typedef struct cp_session_row {

@@ -37,6 +37,8 @@ int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
     text(st, 22, r->error);
     sqlite3_bind_int(st, 23, r->error_errno);
     sqlite3_bind_int(st, 24, flags_of(r));
+    sqlite3_bind_int64(st, 25, (sqlite3_int64)r->timeout_ms);
+    sqlite3_bind_int64(st, 26, (sqlite3_int64)r->max_output);
     return cp_db_run(db, st, err);
 }
 
@@ -71,6 +73,8 @@ static cp_exec_row row_of(sqlite3_stmt *st) {
         .stopped_by_us = flags & FLAG_STOPPED,
         .timed_out = flags & FLAG_TIMED_OUT,
         .truncated = {flags & FLAG_TRUNC_OUT, flags & FLAG_TRUNC_ERR},
+        .timeout_ms = (uint64_t)sqlite3_column_int64(st, 24),
+        .max_output = (uint64_t)sqlite3_column_int64(st, 25),
     };
     if (sqlite3_column_bytes(st, 6) == sizeof r.fingerprint)
         memcpy(r.fingerprint, sqlite3_column_blob(st, 6), sizeof r.fingerprint);

@@ -224,9 +224,13 @@ static void timed_out(cp_timer *t) {
         i->why = CP_OUTCOME_timeout; /* also when a gentler kill is under way */
 }
 
-/* From the acceptance on: a command that waits behind a stuck one has a deadline too. */
+/* From the acceptance on: a command that waits behind a stuck one has a deadline too. One that a former server started
+ * has what is left. */
 void cp_exec_timeout_start(cp_exec *e) {
-    if (e->timeout_ms && !e->impl->has_exit) cp_timer_start(e->svc->loop, &e->impl->timeout, e->timeout_ms, timed_out);
+    if (!e->timeout_ms || e->impl->has_exit) return;
+    uint64_t gone = e->started_ms ? cp_now_ms() - e->started_ms : 0;
+    uint64_t left = e->timeout_ms > gone ? e->timeout_ms - gone : 0;
+    cp_timer_start(e->svc->loop, &e->impl->timeout, left, timed_out);
 }
 
 /* ---- one signal ---- */

@@ -47,7 +47,9 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
                        .error = e->state == CP_STATE_FAILED ? e->start_err.msg : NULL,
                        .error_errno = e->start_err.sys,
                        .stopped_by_us = e->stopped_by_us,
-                       .timed_out = e->timed_out};
+                       .timed_out = e->timed_out,
+                       .timeout_ms = e->timeout_ms,
+                       .max_output = e->max_output};
     memcpy(row.fingerprint, e->fingerprint, sizeof row.fingerprint);
     for (int k = 0; k < 2; k++) {
         row.total[k] = cp_output_total(e->out[k]);
@@ -167,7 +169,8 @@ static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     int64_t age = cp_wall_ms() - e->started_wall;
     uint64_t now = cp_now_ms();
     e->started_ms = age > 0 && (uint64_t)age < now ? now - (uint64_t)age : now;
-    e->max_output = (uint64_t)s->config->max_output;
+    e->timeout_ms = row->timeout_ms;
+    e->max_output = row->max_output ? row->max_output : (uint64_t)s->config->max_output;
     e->stopped_by_us = row->stopped_by_us;
     e->timed_out = row->timed_out;
     return e;
@@ -283,6 +286,7 @@ static void resume(cp_exec *e) {
         cp_metric_add(CP_M_PROCESSES, 1);
         if (h) cp_exec_run_held(e, &h->h);
         else lose(e);
+        cp_exec_timeout_start(e); /* what is left of it */
     }
     if (h) free_held(h);
 }

@@ -62,7 +62,8 @@ static void write_log(const char *id, const char *text) {
     close(fd);
 }
 
-static void write_row(const char *id, const char *state, const struct former *f) {
+static void write_limited_row(const char *id, const char *state, const struct former *f, uint64_t timeout_ms,
+                              uint64_t max_output) {
     cp_exec_row row = {.id = id,
                        .process_id = strncmp(id, "p", 1) == 0 ? id : NULL,
                        .kind = *id == 'p' ? CP_ROW_PROCESS : CP_ROW_BUFFERED,
@@ -71,7 +72,9 @@ static void write_row(const char *id, const char *state, const struct former *f)
                        .pid = f ? f->child.pid : 0,
                        .pid_start = f ? f->child.start_time : 0,
                        .started_ms = cp_wall_ms() - 5000,
-                       .exit_code = -1};
+                       .exit_code = -1,
+                       .timeout_ms = timeout_ms,
+                       .max_output = max_output};
     if (strcmp(state, "ended") == 0) {
         row.ended_ms = row.started_ms + 1500;
         row.outcome = "exited";
@@ -81,6 +84,10 @@ static void write_row(const char *id, const char *state, const struct former *f)
     row.fingerprint[0] = 7;
     cp_registry_put_exec(fx.s.registry, &row, NULL);
     assert_int_equal(cp_registry_flush(fx.s.registry, NULL), 0);
+}
+
+static void write_row(const char *id, const char *state, const struct former *f) {
+    write_limited_row(id, state, f, 0, 0);
 }
 
 static void begin(struct former *f, const char *id, const char *script) {
@@ -157,6 +164,35 @@ static void running_child_goes_on(void **state) {
     expect_out(&r, "one\ntwo\nthree\n");
     assert_int_equal(r.e->exit_code, 4);
     assert_string_equal(cp_exec_status(r.e), "failed");
+    run_free(&r);
+}
+
+/* The rows say that it started 5 s ago. */
+static void a_timeout_counts_on(void **state) {
+    (void)state;
+    struct former late, early;
+    struct run r;
+    begin(&late, "late", "echo partial; exec sleep 1000");
+    begin(&early, "early", "read x; echo $x; exit 4");
+    write_limited_row("late", "running", &late, 4000, 3);
+    write_limited_row("early", "running", &early, 3600000, 0);
+    hand_over(&late);
+    hand_over(&early);
+    open_services();
+    watch(&r, "late");
+    run_wait(&r);
+    assert_int_equal(r.e->outcome, CP_OUTCOME_timeout);
+    assert_true(r.e->timed_out);
+    assert_int_equal(r.e->exit_code, 124);
+    assert_int_equal(r.e->max_output, 3);
+    run_free(&r);
+    watch(&r, "early");
+    assert_int_equal(r.e->timeout_ms, 3600000);
+    assert_int_equal(write(early.in, "on\n", 3), 3);
+    run_wait(&r);
+    expect_out(&r, "on\n");
+    assert_int_equal(r.e->exit_code, 4);
+    assert_int_equal(r.e->max_output, (uint64_t)fx.config.max_output);
     run_free(&r);
 }
 
@@ -286,13 +322,10 @@ static void end_is_recorded(void **state) {
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(running_child_goes_on),
-        T(ended_child_gets_its_status),
-        T(history_is_there),
-        T(without_a_child_it_is_lost),
-        T(recorded_before_it_is_told),
-        T(child_without_a_row_is_ended),
-        T(end_is_recorded),
+        T(running_child_goes_on),        T(a_timeout_counts_on),
+        T(ended_child_gets_its_status),  T(history_is_there),
+        T(without_a_child_it_is_lost),   T(recorded_before_it_is_told),
+        T(child_without_a_row_is_ended), T(end_is_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

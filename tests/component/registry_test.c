@@ -73,6 +73,8 @@ static const cp_exec_row sample = {
     .error = NULL,
     .stopped_by_us = true,
     .truncated = {false, true},
+    .timeout_ms = 86400000,
+    .max_output = UINT64_MAX,
 };
 
 static void check_sample(void *arg, const cp_exec_row *r) {
@@ -100,6 +102,8 @@ static void check_sample(void *arg, const cp_exec_row *r) {
     assert_false(r->timed_out);
     assert_false(r->truncated[0]);
     assert_true(r->truncated[1]);
+    assert_int_equal(r->timeout_ms, 86400000);
+    assert_true(r->max_output == UINT64_MAX);
 }
 
 static void test_exec_round_trip(void **state) {
@@ -264,6 +268,36 @@ static void test_session_round_trip(void **state) {
 
 static void db_path(struct fixture *f, char out[128]) { snprintf(out, 128, "%s/registry.db", f->dir); }
 
+static void check_older(void *arg, const cp_exec_row *r) {
+    ++*(int *)arg;
+    assert_string_equal(r->id, "exec_1");
+    assert_int_equal(r->cpu_us, 1500);
+    assert_int_equal(r->timeout_ms, 0);
+    assert_int_equal(r->max_output, 0);
+}
+
+/* Schema 1 had neither timeout nor limit. */
+static void test_older_schema_is_migrated(void **state) {
+    struct fixture *f = *state;
+    char path[128];
+    sqlite3 *db;
+    int n = 0;
+    cp_registry_put_exec(f->reg, &sample, NULL);
+    cp_registry_close(f->reg);
+    snprintf(path, sizeof path, "%s/registry.db", f->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "ALTER TABLE exec DROP COLUMN timeout_ms; ALTER TABLE exec DROP COLUMN max_output;"
+                                  "PRAGMA user_version=1",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    f->reg = cp_registry_open(f->loop, f->dir, NULL);
+    assert_non_null(f->reg);
+    assert_int_equal(cp_registry_each_exec(f->reg, check_older, &n, NULL), 0);
+    assert_int_equal(n, 1);
+}
+
 static void test_newer_schema_is_refused(void **state) {
     struct fixture *f = *state;
     char path[128];
@@ -329,6 +363,7 @@ int main(void) {
         T(test_completions_come_in_order),
         T(test_one_bad_row_does_not_take_its_neighbours),
         T(test_session_round_trip),
+        T(test_older_schema_is_migrated),
         T(test_newer_schema_is_refused),
         T(test_damaged_database_is_moved_aside),
         T(test_locked_database_is_waited_for),
