@@ -280,10 +280,12 @@ static bool gather_background(void *arg, cp_exec *e) {
     return true;
 }
 
+/* A stream then ends without an exit code, as the page has it; a process keeps its wait status. */
 static void kill_background(struct cp_session *s) {
     struct gather g = {.id = s->id};
     cp_exec_each(s->svc, gather_background, &g);
     for (size_t i = 0; i < g.n; i++) {
+        if (g.v[i]->kind == CP_EXEC_STREAM) g.v[i]->session_destroyed = true;
         (void)cp_exec_kill(g.v[i], SIGKILL, 0, CP_OUTCOME_signal, NULL, NULL, NULL);
         cp_exec_unref(g.v[i]);
     }

@@ -24,8 +24,10 @@ static int to_owner(struct cp_session *s, const char *name) {
 
 static int folder_fail(struct cp_session *s, cp_err *err) {
     int sys = errno;
-    return cp_fail_sys(err, sys == ENOSPC || sys == EDQUOT ? CP_E_NO_SPACE : CP_E_INTERNAL_ERROR, sys,
-                       "the folder of session %s", s->id);
+    cp_code code = sys == ENOSPC || sys == EDQUOT   ? CP_E_NO_SPACE
+                   : sys == EMFILE || sys == ENFILE ? CP_E_TOO_MANY_FILES
+                                                    : CP_E_INTERNAL_ERROR;
+    return cp_fail_sys(err, code, sys, "the folder of session %s", s->id);
 }
 
 int session_fifo(struct cp_session *s, const char *name, int flags, cp_err *err) {

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include "base/fd.h"
 #include "services/session_impl.h"
@@ -547,11 +548,13 @@ static void an_id_is_free_at_once(void **state) { /* B061 */
 static void deletion_ends_what_is_pending(void **state) { /* B099 */
     (void)state;
     enum { N = 20 };
-    static struct run r[N], p;
+    static struct run r[N], p, stream;
     cp_exec_spec s = in_session("a", "sleep 3000");
     s.kind = CP_EXEC_PROCESS;
     run_begin(&p, &s);
-    fx_until(p.starts);
+    s.kind = CP_EXEC_STREAM;
+    run_begin(&stream, &s);
+    fx_until(p.starts && stream.starts);
     s.kind = CP_EXEC_BUFFERED;
     for (int i = 0; i < N; i++) run_begin(&r[i], &s);
     fx_until(r[0].starts);
@@ -565,7 +568,29 @@ static void deletion_ends_what_is_pending(void **state) { /* B099 */
     }
     run_wait(&p);
     assert_int_equal(p.e->signal, SIGKILL);
+    assert_false(p.e->session_destroyed);
     run_free(&p);
+    run_wait(&stream);
+    assert_true(stream.e->session_destroyed);
+    run_free(&stream);
+}
+
+/* For a moment the server has no descriptor left. */
+static void without_descriptors_it_says_so(void **state) {
+    (void)state;
+    struct rlimit all, none;
+    struct run r;
+    cp_exec_spec s = in_session("poor", "echo rich");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    run_begin(&r, &s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    run_wait(&r);
+    assert_int_equal(r.e->state, CP_STATE_FAILED);
+    assert_int_equal(r.e->start_err.code, CP_E_TOO_MANY_FILES);
+    run_free(&r);
+    expect("poor", "echo rich", 0, "rich\n", "");
 }
 
 static void deletion_can_keep_processes(void **state) {
@@ -783,6 +808,7 @@ int main(void) {
         TEST(cwd_is_known),
         TEST(an_id_is_free_at_once),
         TEST(deletion_ends_what_is_pending),
+        TEST(without_descriptors_it_says_so),
         TEST(deletion_can_keep_processes),
         TEST(limits),
         TEST(a_queue_is_bounded),
