@@ -2,7 +2,8 @@
 import { test, before, after, describe } from 'node:test';
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { del, get, post, sse, start, until } from './lib/server.mjs';
+import { readFile, writeFile } from 'node:fs/promises';
+import { del, get, post, serverPid, sse, start, until } from './lib/server.mjs';
 
 const OFF = '__DISABLE_SESSION__';
 const sha = s => createHash('sha256').update(s).digest('hex');
@@ -125,6 +126,60 @@ describe('execute', () => {
     assert.equal((await del(s, '/api/process/b039?graceMs=200')).status, 200);
     const p = (await get(s, '/api/process/b039')).body.process;
     assert.deepEqual([p.status, p.signal], ['killed', 'SIGKILL']);
+  });
+
+  test('B016: a session whose shell is stopped: each command has its reply, and the session goes on', async () => {
+    const S = (command, o) => post(s, '/api/execute', { command, sessionId: 'b016', ...o });
+    const shell = async () => Number((await S('echo $$')).body.stdout);
+    process.kill(await shell(), 'SIGSTOP'); // while it is idle
+    const idle = await S('echo hello', { timeoutMs: 500 });
+    assert.ok(idle.status === 200 ? idle.body.stdout === 'hello' : idle.body.context.timedOut, JSON.stringify(idle.body));
+    const pid = await shell(), busy = S('sleep 1000', { timeoutMs: 1500 });
+    await until(() => readFile(`/proc/${pid}/task/${pid}/children`, 'utf8'), 'its child');
+    process.kill(pid, 'SIGSTOP'); // while it waits for that
+    const queued = S('echo behind it', { timeoutMs: 20000 });
+    const r = await busy;
+    assert.deepEqual([r.status, r.body.code, r.body.context.timedOut], [500, 'COMMAND_EXECUTION_ERROR', true]);
+    assert.deepEqual([(await queued).body.stdout, (await S('echo after')).body.stdout], ['behind it', 'after']);
+  });
+
+  test('B033: output in small pieces is neither kept beyond the limit nor copied again and again', async () => {
+    const server = await serverPid(s);
+    const peak = async () => Number(/VmHWM:\s+(\d+)/.exec(await readFile(`/proc/${server}/status`, 'utf8'))[1]) / 1024;
+    await writeFile(`/proc/${server}/clear_refs`, '5').catch(() => {}); // the peak begins anew
+    const before = await peak(), limit = 1 << 20;
+    const r = (await X("head -c 20000000 /dev/zero | tr '\\0' x | dd bs=100 iflag=fullblock status=none", { maxOutputBytes: limit })).body;
+    assert.deepEqual([r.exitCode, r.stdoutBytes, r.stdout.length, r.stdoutTruncated], [0, 20_000_000, limit, true]);
+    const grown = await peak() - before;
+    assert.ok(grown <= 1 + 32, `${grown} MiB more`);
+  });
+
+  test('B035: what a process was and printed can be read when its session is gone', async () => {
+    for (const [id, command] of [['b035-ended', 'echo out; echo err >&2; exit 3'], ['b035-killed', 'echo out; exec sleep 1000']])
+      await post(s, '/api/process/start', { command, processId: id, sessionId: 'b035' });
+    await get(s, '/api/process/b035-ended/wait?timeoutMs=20000');
+    await get(s, '/api/process/b035-killed/wait?for=log&pattern=out&timeoutMs=20000');
+    const kept = (await post(s, '/api/execute', { command: 'echo result', sessionId: 'b035', executionId: 'b035-call' })).body;
+    assert.equal((await post(s, '/api/session/delete', { sessionId: 'b035' })).status, 200);
+    await get(s, '/api/process/b035-killed/wait?timeoutMs=20000');
+    const one = async id => (await get(s, '/api/process/' + id)).body.process;
+    const logs = async id => { const l = (await get(s, `/api/process/${id}/logs`)).body; return [l.stdout, l.stderr]; };
+    assert.deepEqual([(await one('b035-ended')).status, (await one('b035-ended')).exitCode], ['failed', 3]);
+    assert.deepEqual(await logs('b035-ended'), ['out\n', 'err\n']);
+    assert.deepEqual([(await one('b035-killed')).status, await logs('b035-killed')], ['killed', ['out\n', '']]);
+    const again = (await get(s, '/api/execution/b035-call')).body;
+    assert.deepEqual([again.stdout, again.exitCode], [kept.stdout, 0]);
+  });
+
+  test('a deleted session ends its streams without an exit code', async () => {
+    const r = await fetch(s.base + '/api/execute/stream', { method: 'POST', body: JSON.stringify({ command: 'echo up; exec sleep 1000', sessionId: 'gone' }) });
+    const all = [];
+    for await (const e of sse(r)) {
+      all.push(e.data);
+      if (e.data.type === 'stdout') await post(s, '/api/session/delete', { sessionId: 'gone' });
+    }
+    assert.deepEqual(all.map(e => e.type), ['start', 'stdout', 'complete']);
+    assert.ok(!('exitCode' in all[2]), JSON.stringify(all[2]));
   });
 
   test('B049: a kill after the end says so', async () => {
@@ -272,5 +327,26 @@ describe('execute', () => {
     ac.abort();
     await call;
     await gone(pid);
+  });
+});
+
+describe('a default timeout', () => {
+  let s;
+  before(async () => { s = await start({ args: ['--command-timeout', '300'] }); });
+  after(() => s.stop());
+
+  test('B046: it is for calls that somebody waits for, never for what runs in the background', async () => {
+    for (const sessionId of [OFF, 'b046']) {
+      const id = 'b046-' + sessionId;
+      await post(s, '/api/process/start', { command: 'exec sleep 1000', processId: id, sessionId });
+      const stream = await fetch(s.base + '/api/execute/stream', { method: 'POST', body: JSON.stringify({ command: 'read x; sleep 0.5; echo lasts', sessionId }) });
+      const call = await post(s, '/api/execute', { command: 'sleep 1000', sessionId });
+      assert.equal((sessionId === OFF ? call.body : call.body.context).timedOut, true);
+      const out = [];
+      for await (const e of sse(stream)) if (e.data.type === 'stdout') out.push(e.data.data);
+      assert.equal(out.join(''), 'lasts\n');
+      assert.equal((await get(s, '/api/process/' + id)).body.process.status, 'running');
+      assert.equal((await del(s, '/api/process/' + id)).status, 200);
+    }
   });
 });
