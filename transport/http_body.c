@@ -1,20 +1,24 @@
 /* Design notes. mg_read blocks until it has filled the whole length, and a client that sends a byte a second keeps it
  * there for ever. CivetWeb does not tell how much it has buffered, so we cannot poll and read ourselves; instead the
  * slot gets a deadline, and the supervisor (slot.c) shuts the socket when it passes, upon which mg_read returns short.
- * The deadline allows a fixed time and in addition the time that the bytes take at a minimum rate. */
+ * The deadline allows a fixed time for the whole body and in addition the time that its bytes take at a minimum rate;
+ * what the handler does between two reads does not count. */
 #include "transport/http.h"
+
+#include "base/clock.h"
 
 #include <errno.h>
 #include <sys/socket.h>
 
 enum {
-    MIN_RATE = 16 * 1024, /* bytes a second */
-    SLICE = 64 * 1024,
+    MIN_RATE = 64 * 1024,    /* bytes a second */
+    SLICE = 64 * 1024,       /* under pressure a client that takes over a second for one is slow */
     FIRST_ALLOC = 16 * 1024, /* memory grows with what arrives, never with what is claimed */
 };
 
-static uint64_t allowance_ms(const cp_slot *s, uint64_t bytes) {
-    return (uint64_t)s->srv->t->config->header_timeout + bytes * 1000 / MIN_RATE;
+static uint64_t allowance_ms(const cp_body *b, size_t n) {
+    uint64_t all = (uint64_t)b->slot->srv->t->config->header_timeout + (b->taken + n) * 1000 / MIN_RATE;
+    return all > b->waited_ms ? all - b->waited_ms : 1;
 }
 
 /* RFC 9110 section 10.1.1. The socket is non-blocking; 25 bytes at the start of a reply always fit. */
@@ -29,9 +33,11 @@ static ssize_t read_some(cp_body *b, void *p, size_t n) {
     if (b->ended || n == 0) return 0;
     if (b->expect) send_continue(b);
     if (!b->chunked && n > b->left) n = b->left;
-    cp_slot_deadline(b->slot, allowance_ms(b->slot, n));
+    uint64_t began = cp_now_ms();
+    cp_slot_deadline(b->slot, allowance_ms(b, n));
     int got = mg_read(b->conn, p, n);
     cp_slot_deadline(b->slot, 0);
+    b->waited_ms += cp_now_ms() - began;
     if (b->chunked) {
         if (got == 0) b->ended = true;
         else if (got < 0) b->broken = true;
@@ -93,7 +99,7 @@ int cp_body_read_all(cp_body *b, uint64_t max, cp_buf *out, cp_err *err) {
     if (!b->chunked && b->left > max) return too_large(max, err);
     while (!b->ended) {
         size_t step = out->n < FIRST_ALLOC ? FIRST_ALLOC : out->n;
-        if (step > SLICE * 16) step = SLICE * 16;
+        if (step > SLICE) step = SLICE;
         if (!b->chunked && step > b->left) step = b->left;
         cp_buf_reserve(out, step);
         if (charge(b, out->cap, err) < 0) return -1;

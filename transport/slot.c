@@ -1,10 +1,11 @@
 /* Design notes. CivetWeb gives each connection, idle ones included, a worker of its own: a few hundred silent sockets
  * stop the service. Each worker has a slot that says what its connection does. When workers get scarce above a half:
  * replies end their connections and parked workers hand their sockets to the loop, above three quarters: connections
- * that have been silent or idle for a while are shut, the longest first. The supervisor is a timer on the loop that
- * runs only while there is something to watch; it also enforces the deadlines of bodies in transit. It shuts sockets,
- * it never closes them: the descriptor is CivetWeb's, valid while the slot holds it, and the slot's mutex keeps
- * connection_close from letting go of it meanwhile. */
+ * that have been silent or idle for a while are shut, the longest first, and if there are not enough of these,
+ * transfers whose client keeps us waiting. The supervisor is a timer on the loop that runs only while there is
+ * something to watch; it also enforces the deadlines of bodies in transit. It shuts sockets, it never closes them: the
+ * descriptor is CivetWeb's, valid while the slot holds it, and the slot's mutex keeps connection_close from letting go
+ * of it meanwhile. */
 #include "transport/http.h"
 
 #include "base/clock.h"
@@ -18,6 +19,7 @@
 enum {
     TICK_MS = 50,
     GRACE_MS = 250, /* silent or idle for less is not shut */
+    SLOW_MS = 1000, /* nor is a transfer whose last step began later than that */
 };
 
 cp_slot *cp_slot_new(cp_server *srv) {
@@ -54,7 +56,7 @@ bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri) {
     cp_err err;
     cp_peer peer = {ri->remote_addr, (uint16_t)ri->remote_port, (uint16_t)ri->server_port};
     int fd = cp_fds_claim(s->srv->fds, &peer, &err);
-    if (fd < 0) cp_log(CP_LOG_WARN, "http.accept", "socket not found", CP_KVZ("error", err.msg));
+    if (fd < 0) cp_log(CP_LOG_DEBUG, "http.accept", "socket not found", CP_KVZ("error", err.msg)); /* reset already */
     pthread_mutex_lock(&s->mu);
     s->fd = fd;
     pthread_mutex_unlock(&s->mu);
@@ -105,6 +107,7 @@ void cp_slot_deadline(cp_slot *s, uint64_t ms_from_now) {
     pthread_mutex_lock(&s->mu);
     int change = !!at - !!s->deadline;
     s->deadline = at;
+    if (at) s->since = cp_now_ms();
     pthread_mutex_unlock(&s->mu);
     if (!change) return;
     atomic_fetch_add(&s->srv->transfers, (unsigned)change);
@@ -132,8 +135,7 @@ int cp_slot_take(cp_slot *s, cp_err *err) {
     return fd;
 }
 
-void cp_taken_give(cp_server *srv, int fd) {
-    cp_fds_release(srv->fds, fd);
+void cp_taken_give(cp_server *srv) {
     atomic_fetch_sub(&srv->t->nconns, 1);
     cp_metric_add(CP_M_CONNECTIONS, -1);
 }
@@ -171,11 +173,18 @@ static int longest_first(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static bool may_be_shed(const cp_slot *s, uint64_t now) {
+typedef bool sheddable(const cp_slot *s, uint64_t now);
+
+static bool is_idle(const cp_slot *s, uint64_t now) {
     return s->fd >= 0 && (s->state == CP_SLOT_SILENT || s->state == CP_SLOT_IDLE) && now - s->since >= GRACE_MS;
 }
 
-static size_t find_idlers(cp_server *srv, idler *list, uint64_t now) {
+/* In the middle of a body or a file, and waiting for its client. */
+static bool is_slow(const cp_slot *s, uint64_t now) {
+    return s->fd >= 0 && s->deadline && s->deadline != UINT64_MAX && now - s->since >= SLOW_MS;
+}
+
+static size_t find_idlers(cp_server *srv, idler *list, uint64_t now, sheddable *may_be_shed) {
     size_t n = 0;
     for (unsigned i = 0; i < srv->nslots; i++) {
         cp_slot *s = srv->slots[i];
@@ -187,9 +196,9 @@ static size_t find_idlers(cp_server *srv, idler *list, uint64_t now) {
 }
 
 /* Between the look and the shutdown the connection may have begun a request: looked at again. */
-static void shed(cp_server *srv, size_t excess, uint64_t now) {
+static size_t shed(cp_server *srv, size_t excess, uint64_t now, sheddable *may_be_shed) {
     cp_autofree idler *list = cp_alloc(srv->nslots * sizeof *list);
-    size_t n = find_idlers(srv, list, now);
+    size_t n = find_idlers(srv, list, now, may_be_shed);
     qsort(list, n, sizeof *list, longest_first);
     for (size_t i = 0; i < n && excess; i++) {
         cp_slot *s = list[i].slot;
@@ -202,6 +211,7 @@ static void shed(cp_server *srv, size_t excess, uint64_t now) {
         }
         pthread_mutex_unlock(&s->mu);
     }
+    return excess;
 }
 
 static void watch(cp_server *srv);
@@ -212,7 +222,9 @@ static void tick(cp_timer *timer) {
     unsigned held = atomic_load(&srv->held), limit = three_quarters(srv);
     pthread_mutex_lock(&srv->mu);
     if (atomic_load(&srv->transfers)) cut_overdue(srv, now);
-    if (held > limit) shed(srv, held - limit, now);
+    size_t excess = held > limit ? held - limit : 0;
+    if (excess) excess = shed(srv, excess, now, is_idle);
+    if (excess) shed(srv, excess, now, is_slow);
     pthread_mutex_unlock(&srv->mu);
     if (cp_server_half_busy(srv) && srv->parked) cp_http_calls_unpark(srv);
     watch(srv);

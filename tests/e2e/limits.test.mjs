@@ -11,7 +11,7 @@ const open = (s, n, greet) => Promise.all(Array.from({ length: n }, () => new Pr
   k.on('error', greet ? reject : () => {});
   k.once('data', () => resolve(k));
 })));
-const exec = s => post(s, '/api/execute', { command: 'echo served', sessionId: OFF });
+const exec = (s, command = 'echo served') => post(s, '/api/execute', { command, sessionId: OFF });
 
 test('1,000 silent connections: health and a new exec still answer', async () => {
   const s = await start();
@@ -42,6 +42,23 @@ test('slow headers are cut, and hold nobody up', async () => {
     await Promise.all(drip.map(k => new Promise(r => k.on('close', r).resume())));
     assert.equal((await fetch(s.base + '/healthz')).status, 200);
   } finally { timers.forEach(clearInterval); drip.forEach(k => k.destroy()); await s.stop(); }
+});
+
+for (const [what, request] of [
+  ['uploads', () => 'POST /api/write HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{"path"'],
+  ['downloads', s => `GET /api/files/raw?path=${s.workspace}/large HTTP/1.1\r\nHost: x\r\n\r\n`],
+]) test(`more stalled ${what} than workers, each within its time: the rest is served`, async () => {
+  const s = await start({ args: ['--header-timeout', '60000', '--http-workers', '8'] });
+  const stalled = [];
+  try {
+    const r = await exec(s, `head -c 30000000 /dev/zero > ${s.workspace}/large`);
+    assert.equal(r.body.exitCode, 0);
+    for (let i = 0; i < 24; i++) {
+      const k = net.connect(s.port, '127.0.0.1', () => k.write(request(s)));
+      stalled.push(k.pause().on('error', () => {}));
+    }
+    for (let i = 0; i < 3; i++) assert.equal((await fetch(s.base + '/healthz', { signal: AbortSignal.timeout(20000) })).status, 200);
+  } finally { stalled.forEach(k => k.destroy()); await s.stop(); }
 });
 
 test('a body over the limit: 413 before it is read', async () => {
