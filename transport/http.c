@@ -30,7 +30,8 @@ typedef struct exchange {
 
 enum {
     PATIENCE_MS = 100,        /* a reply that the socket does not take goes to the loop after this */
-    FILE_PATIENCE_MS = 30000, /* a file cannot: cut when nothing moved for this long */
+    FILE_PATIENCE_MS = 30000, /* a file cannot: cut when it has waited for its client for longer than this in all, … */
+    FILE_MIN_RATE = 64 * 1024, /* … and this rate, in bytes a second, would have taken */
     FILE_STEP = 1 << 20,
 };
 
@@ -38,6 +39,7 @@ enum {
 
 static ssize_t send_all(int fd, const char *p, size_t n, int patience_ms) {
     size_t done = 0;
+    uint64_t until = cp_now_ms() + (uint64_t)patience_ms;
     while (done < n) {
         ssize_t k = send(fd, p + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (k >= 0) {
@@ -47,7 +49,8 @@ static ssize_t send_all(int fd, const char *p, size_t n, int patience_ms) {
         struct pollfd pfd = {.fd = fd, .events = POLLOUT};
         if (errno == EINTR) continue;
         if (errno != EAGAIN) return -1;
-        if (poll(&pfd, 1, patience_ms) <= 0) break;
+        uint64_t now = cp_now_ms();
+        if (now >= until || poll(&pfd, 1, (int)(until - now)) <= 0) break;
     }
     return (ssize_t)done;
 }
@@ -75,7 +78,22 @@ static bool keeps_alive(const exchange *x) {
            !atomic_load_explicit(&srv->draining, memory_order_relaxed);
 }
 
+/* Waits until the client takes more. *waited: so far, of FILE_PATIENCE_MS. False: for too long. Under pressure the
+ * supervisor shuts the socket. */
+static bool file_wait(exchange *x, uint64_t sent, uint64_t *waited) {
+    struct pollfd p = {.fd = x->slot->fd, .events = POLLOUT};
+    uint64_t allowed = FILE_PATIENCE_MS + sent * 1000 / FILE_MIN_RATE, began = cp_now_ms();
+    if (*waited >= allowed) return false;
+    uint64_t ms = allowed - *waited < FILE_PATIENCE_MS ? allowed - *waited : FILE_PATIENCE_MS;
+    cp_slot_deadline(x->slot, ms);
+    int n = poll(&p, 1, (int)ms);
+    cp_slot_deadline(x->slot, 0);
+    *waited += cp_now_ms() - began;
+    return n > 0;
+}
+
 static void send_file(exchange *x, cp_result *res) {
+    uint64_t waited = 0;
     off_t at = (off_t)res->file_off;
     uint64_t left = res->file_len;
     int fd = x->slot->fd;
@@ -85,9 +103,8 @@ static void send_file(exchange *x, cp_result *res) {
             left -= (uint64_t)k;
             continue;
         }
-        struct pollfd p = {.fd = fd, .events = POLLOUT};
         if (k < 0 && errno == EINTR) continue;
-        if (k == 0 || errno != EAGAIN || poll(&p, 1, FILE_PATIENCE_MS) <= 0) break;
+        if (k == 0 || errno != EAGAIN || !file_wait(x, res->file_len - left, &waited)) break;
     }
     if (left) must_close(x); /* short: the client must see that */
 }
@@ -185,6 +202,12 @@ static cp_http_call *make_call(exchange *x, yyjson_doc **doc) {
 
 static void serve_parked(exchange *x, yyjson_doc **doc) {
     cp_result res = {0};
+    if (!cp_http_can_park(x->slot)) {
+        cp_err err;
+        cp_fail(&err, CP_E_LIMIT_EXCEEDED, "Too many open descriptors");
+        refuse(x, &err);
+        return;
+    }
     if (cp_http_call_park(make_call(x, doc), x->slot, &res)) {
         write_reply(x, &res);
         cp_result_free(&res);
@@ -267,7 +290,7 @@ typedef struct adoption {
 
 static void adopt(cp_task *task) {
     adoption *a = CP_CONTAINER(task, adoption, task);
-    cp_taken_give(a->srv, a->fd);
+    cp_taken_give(a->srv);
     cp_ws_adopt(a->srv->t, a->fd, a->endpoint, &a->peer);
     free(a);
 }

@@ -36,7 +36,7 @@ typedef struct cp_slot {
     pthread_mutex_t mu; /* guards the next four against the loop, which may shut the socket */
     cp_slot_state state;
     int fd;            /* CivetWeb's, claimed; -1 when free, unknown or taken */
-    uint64_t since;    /* cp_now_ms of the last change of state */
+    uint64_t since;    /* cp_now_ms of the last change of state, or of the last call of cp_slot_deadline */
     uint64_t deadline; /* body or file in transit: cut at this time; 0 none */
     /* the rest is the worker's own */
     int wakefd;    /* eventfd: the loop has something for a parked worker; -1 until needed */
@@ -66,7 +66,7 @@ int cp_slot_take(cp_slot *s, cp_err *err);
 
 /* Loop thread: the end of a taken socket; and its hand-over to somebody who counts connections himself. */
 void cp_taken_close(cp_server *srv, int *fd);
-void cp_taken_give(cp_server *srv, int fd);
+void cp_taken_give(cp_server *srv); /* who calls t->forget at the end */
 
 /* More than half of the workers are held. */
 bool cp_server_half_busy(const cp_server *srv);
@@ -133,6 +133,7 @@ typedef struct cp_body {
     cp_slot *slot;
     uint64_t left; /* Content-Length only */
     uint64_t taken;
+    uint64_t waited_ms; /* for the client, in all */
     bool chunked, ended, broken;
     bool expect;    /* 100 Continue is still owed */
     size_t charged; /* bytes of the server's body budget */
@@ -152,6 +153,8 @@ bool cp_body_done(const cp_body *b);
 /* Prepares a call: copies what it needs of req. doc is taken. */
 cp_http_call *cp_http_call_new(cp_server *srv, const cp_match *m, const cp_request *req, yyjson_doc *doc,
                                const cp_reply_to *to);
+/* Worker: false when there is no descriptor to be woken by. */
+bool cp_http_can_park(cp_slot *s);
 /* Worker: serves with the worker parked. 1: *res is the answer, to be written by the worker; 0: the socket has left. */
 int cp_http_call_park(cp_http_call *c, cp_slot *s, cp_result *res);
 /* Worker: gives the call to the loop with its socket. */
@@ -163,6 +166,7 @@ void cp_http_calls_shutdown(cp_server *srv);
 
 /* The socket's side of a call, loop thread. */
 void cp_http_call_gone(cp_http_call *c, cp_end why); /* the client went away: c is freed */
+void cp_http_call_interrupt(cp_http_call *c);        /* the server is leaving: c is answered and freed */
 bool cp_http_call_kills(const cp_http_call *c);      /* onDisconnect: "kill" */
 bool cp_http_call_lasts(const cp_http_call *c); /* its route may stream: a client that hangs up is not waited for */
 uint64_t cp_http_call_deadline(const cp_http_call *c); /* cp_loop_now time, 0 none */
@@ -182,8 +186,8 @@ void cp_http_conn_half(cp_http_conn *c);
 /* Any thread: sends these bytes (taken), reads and drops what the client still sends, so that it gets to see them
  * before a reset would wipe them out, and closes. */
 void cp_http_conn_linger(cp_server *srv, int fd, cp_buf *bytes);
-/* Those that have not got all of their reply yet. */
-void cp_http_conns_cut(cp_server *srv, cp_end why);
+/* The server is leaving: answers those that wait, ends streams when they have nothing more to say at once. */
+void cp_http_conns_interrupt(cp_server *srv);
 void cp_http_conns_close(cp_server *srv, cp_end why);
 /* All that are left only wait for their client to close. */
 bool cp_http_conns_flushed(const cp_server *srv);

@@ -36,16 +36,18 @@ struct cp_http_call {
     uint64_t began_us;
 
     atomic_bool done, leave;
-    int wakefd;       /* of the parked worker's slot */
-    int fd;           /* with hand: the socket, -1 when the client is gone */
-    bool half;        /* with hand */
-    bool owned;       /* the loop has the socket, or had it: no worker waits */
-    bool dispatching; /* the router still looks at req */
-    bool ended;       /* the reply is over */
+    atomic_bool streams; /* src waits for the socket */
+    int wakefd;          /* of the parked worker's slot */
+    int fd;              /* with hand: the socket, -1 when the client is gone */
+    bool half;           /* with hand */
+    bool owned;          /* the loop has the socket, or had it: no worker waits */
+    bool pinned;         /* somebody up the stack still looks at it: settle comes later */
+    bool ended;          /* the reply is over */
     bool listed;
     cp_http_conn *conn;
     cp_result res;
     cp_source *src; /* a stream that waits for the socket */
+    uint64_t stream_deadline;
     cp_http_call *prev, *next;
 };
 
@@ -125,21 +127,20 @@ static void end(cp_http_call *c, int status) {
     if (status) cp_router_count(c->srv->t->router, &c->match, status, cp_now_us() - c->began_us);
 }
 
-/* The reply is over and nobody waits for it. */
-static void release(cp_http_call *c) {
-    if (!c->dispatching) call_free(c);
+/* The reply is over: the call goes to whoever waits for it. */
+static void settle(cp_http_call *c) {
+    if (c->pinned) return;
+    if (c->owned) call_free(c);
+    else if (!c->src) publish(c);
 }
 
 static void call_send(cp_reply *r, cp_result *res) {
     cp_http_call *c = CP_CONTAINER(r, cp_http_call, reply);
     end(c, res->status);
-    if (c->owned) {
-        cp_http_conn_send(c->conn, res);
-        release(c);
-        return;
-    }
-    c->res = cp_take(*res);
-    if (!c->dispatching) publish(c);
+    if (!c->owned) c->res = cp_take(*res);
+    else if (c->conn) cp_http_conn_send(cp_take(c->conn), res);
+    else cp_result_free(res); /* the client has gone */
+    settle(c);
 }
 
 static void ask_to_leave(cp_http_call *c) {
@@ -149,15 +150,17 @@ static void ask_to_leave(cp_http_call *c) {
 /* A route that was not expected to stream does: its worker has to bring the socket first. */
 static void call_stream(cp_reply *r, cp_source *src) {
     cp_http_call *c = CP_CONTAINER(r, cp_http_call, reply);
-    uint64_t deadline = cp_http_call_deadline(c);
+    c->stream_deadline = cp_http_call_deadline(c);
     end(c, 200);
     if (!c->owned) {
         c->src = src;
-        ask_to_leave(c);
+        atomic_store(&c->streams, true);
+        wake(c->wakefd); /* though it may have been asked to leave before, and could not */
         return;
     }
-    cp_http_conn_stream(c->conn, src, deadline);
-    release(c);
+    if (c->conn) cp_http_conn_stream(cp_take(c->conn), src, c->stream_deadline);
+    else src->ops->close(src, CP_END_DISCONNECTED, cp_http_call_kills(c));
+    settle(c);
 }
 
 static const cp_reply_ops ops = {call_send, call_stream};
@@ -170,35 +173,41 @@ static void fail(cp_http_call *c, cp_code code, const char *msg) {
     call_send(&c->reply, &res);
 }
 
-/* The transport ends the call in the handler's place. */
-static void cancel(cp_http_call *c, cp_end why) {
+/* The transport ends the call in the handler's place, unless that answers when it is told. msg NULL: nobody is there to
+ * hear. */
+static void give_up(cp_http_call *c, cp_end why, cp_code code, const char *msg) {
     bool (*on_cancel)(cp_reply *, cp_end, bool) = c->reply.on_cancel;
     c->reply.on_cancel = NULL;
+    c->pinned = true;
     if (on_cancel) on_cancel(&c->reply, why, cp_http_call_kills(c));
+    if (!c->ended && msg) fail(c, code, msg);
+    if (!c->ended) end(c, 499);
+    c->pinned = false;
+    settle(c);
 }
 
 static void deadline_passed(cp_timer *timer) {
-    cp_http_call *c = CP_CONTAINER(timer, cp_http_call, deadline);
-    cancel(c, CP_END_DEADLINE);
-    if (!c->ended) fail(c, CP_E_DEADLINE_EXCEEDED, "The deadline of the request has passed");
+    give_up(CP_CONTAINER(timer, cp_http_call, deadline), CP_END_DEADLINE, CP_E_DEADLINE_EXCEEDED,
+            "The deadline of the request has passed");
 }
 
 void cp_http_call_gone(cp_http_call *c, cp_end why) {
-    cancel(c, why);
-    if (!c->ended) end(c, 499);
-    release(c);
+    c->conn = NULL;
+    give_up(c, why, CP_E_CANCELLED, NULL);
+}
+
+void cp_http_call_interrupt(cp_http_call *c) {
+    give_up(c, CP_END_SHUTDOWN, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
 }
 
 static void dispatch(cp_http_call *c) {
     cp_transport *t = c->srv->t;
     cp_metric_add(CP_M_PENDING, 1);
     if (c->req->deadline_ms) cp_timer_start(t->loop, &c->deadline, c->req->deadline_ms, deadline_passed);
-    c->dispatching = true;
+    c->pinned = true;
     cp_router_dispatch(t->router, &c->match, c->req, cp_take(c->doc), &c->reply);
-    c->dispatching = false;
-    if (!c->ended) return;
-    if (c->owned) call_free(c);
-    else if (!c->src) publish(c);
+    c->pinned = false;
+    if (c->ended) settle(c);
 }
 
 static void start_parked(cp_task *task) {
@@ -236,7 +245,7 @@ static void handed(cp_task *task) {
     c->conn = conn;
     if (c->half) cp_http_conn_half(conn);
     if (!c->ended) return;
-    if (c->src) cp_http_conn_stream(conn, cp_take(c->src), 0);
+    if (c->src) cp_http_conn_stream(conn, cp_take(c->src), c->stream_deadline);
     else cp_http_conn_send(conn, &c->res);
     call_free(c);
 }
@@ -246,11 +255,7 @@ void cp_http_calls_unpark(cp_server *srv) {
 }
 
 void cp_http_calls_shutdown(cp_server *srv) {
-    while (srv->parked) {
-        cp_http_call *c = srv->parked;
-        cancel(c, CP_END_SHUTDOWN);
-        if (!c->ended) fail(c, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
-    }
+    while (srv->parked) cp_http_call_interrupt(srv->parked);
 }
 
 /* ---- worker ---- */
@@ -280,8 +285,19 @@ static bool try_leave(cp_http_call *c, cp_slot *s, bool half) {
     return true;
 }
 
+static int refuse_stream(cp_http_call *c, cp_slot *s, cp_result *res) {
+    cp_err err;
+    cp_fail(&err, CP_E_LIMIT_EXCEEDED, "Too many connections");
+    cp_error_result(res, &err, c->match.route->op, (cp_str){0});
+    cp_arrival_hurry(s->srv->arrivals, &s->arrival);
+    hand(c, -1, false);
+    return 1;
+}
+
+bool cp_http_can_park(cp_slot *s) { return wakefd_of(s) >= 0; }
+
 int cp_http_call_park(cp_http_call *c, cp_slot *s, cp_result *res) {
-    c->wakefd = wakefd_of(s);
+    c->wakefd = s->wakefd;
     struct pollfd p[2] = {{.fd = c->wakefd, .events = POLLIN}, {.fd = s->fd, .events = POLLRDHUP}};
     s->turn = false;
     cp_arrival_post(s->srv->arrivals, &s->arrival, &c->start, start_parked);
@@ -297,8 +313,10 @@ int cp_http_call_park(cp_http_call *c, cp_slot *s, cp_result *res) {
             return 0;
         }
         bool half = p[1].revents & POLLRDHUP;
-        if ((half || atomic_load(&c->leave)) && may_leave && try_leave(c, s, half)) return 0;
-        may_leave = !half && may_leave && !atomic_load(&c->leave);
+        bool streams = atomic_load(&c->streams), leave = atomic_load(&c->leave);
+        if ((streams || ((half || leave) && may_leave)) && try_leave(c, s, half)) return 0;
+        if (streams) return refuse_stream(c, s, res);
+        may_leave = may_leave && !half && !leave;
         if (half) p[1].events = 0; /* POLLERR and POLLHUP are reported all the same */
         p[1].revents = 0;
     }

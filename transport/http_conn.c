@@ -10,6 +10,8 @@
 #include "base/fd.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -42,6 +44,7 @@ struct cp_http_loop {
     size_t dropped; /* LINGERING: bytes read */
     bool half;      /* the end of input has been seen and means nothing */
     bool kills;
+    bool draining; /* STREAMING: ends where it would wait */
 };
 
 /* ---- opening and closing ---- */
@@ -65,6 +68,16 @@ static void list_remove(cp_http_conn *c) {
     if (c->next) c->next->prev = c->prev;
 }
 
+/* A client that has gone without a word (a lost host, a dropped NAT entry) is found by the kernel while nothing is on
+ * its way to it: a quiet stream would be kept for ever. The stall timeout sees to the rest. */
+static void find_dead_peers(int fd) {
+    int on = 1, idle = 60, interval = 20, probes = 4; /* s */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
 static uint64_t stall_ms(const cp_http_conn *c) { return (uint64_t)c->srv->t->config->stall_timeout; }
 
 cp_http_conn *cp_http_conn_new(cp_server *srv, int fd, cp_http_call *call, const cp_reply_to *to) {
@@ -84,6 +97,7 @@ cp_http_conn *cp_http_conn_new(cp_server *srv, int fd, cp_http_call *call, const
     c->to.origin.p = c->origin;
     cp_outbox_init(&c->out, loop, &c->io, fd,
                    (cp_outbox_events){.arg = c, .on_room = on_room, .on_error = on_error, .on_empty = on_empty});
+    find_dead_peers(fd);
     cp_timer_start(loop, &c->stall, stall_ms(c) / 4 + 1, on_stall);
     list_add(c);
     return c;
@@ -116,12 +130,16 @@ void cp_http_conns_close(cp_server *srv, cp_end why) {
     while (srv->t->http_head) abandon(srv->t->http_head, why);
 }
 
-void cp_http_conns_cut(cp_server *srv, cp_end why) {
+void cp_http_conns_interrupt(cp_server *srv) {
     for (cp_http_conn *c = srv->t->http_head; c;) {
-        bool ends = c->state == WAITING || c->state == STREAMING;
         cp_http_conn *next = c->next;
-        if (ends) abandon(c, why);
-        c = ends ? srv->t->http_head : next; /* what is closed with it may have been the next */
+        bool waits = c->state == WAITING && c->call;
+        if (waits) cp_http_call_interrupt(c->call);
+        if (c->state == STREAMING) {
+            c->draining = true;
+            cp_outbox_wake(&c->out);
+        }
+        c = waits ? srv->t->http_head : next; /* what was ended with it may have been the next */
     }
 }
 
@@ -254,12 +272,12 @@ static void on_room(void *arg) {
     cp_http_conn *c = arg;
     while (c->state == STREAMING && cp_outbox_has_room(&c->out)) {
         cp_pull pull = put_event(c);
-        if (pull == CP_PULL_WAIT) return;
+        if (pull == CP_PULL_WAIT && !c->draining) return;
         if (pull == CP_PULL_EVENT) continue;
         cp_source *src = cp_take(c->src);
         if (c->to.http11) cp_outbox_add(&c->out, "0\r\n\r\n", 5);
         finish(c);
-        src->ops->close(src, CP_END_DONE, false);
+        src->ops->close(src, pull == CP_PULL_WAIT ? CP_END_SHUTDOWN : CP_END_DONE, false);
         return;
     }
 }

@@ -305,6 +305,11 @@ static void server_free(cp_server *srv) {
     free(srv);
 }
 
+/* The sockets of WebSockets stay claimed (takeover.h) until they are closed. */
+static void forget(cp_transport *t, int fd) {
+    if (t->server) cp_fds_release(t->server->fds, fd);
+}
+
 int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err) {
     cp_server *srv = cp_new(cp_server);
     srv->t = t;
@@ -321,6 +326,7 @@ int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err)
         return -1;
     }
     t->server = srv;
+    t->forget = forget;
     *bound = srv->gate.port;
     return 0;
 }
@@ -361,7 +367,7 @@ bool cp_server_quiet(const cp_transport *t) {
 void cp_server_end_requests(cp_transport *t) {
     if (!t->server) return;
     cp_http_calls_shutdown(t->server);
-    cp_http_conns_cut(t->server, CP_END_SHUTDOWN);
+    cp_http_conns_interrupt(t->server);
 }
 
 /* Takes up to two seconds: CivetWeb's threads look at their stop flag that often. A program that is about to exit may

@@ -25,6 +25,7 @@ typedef struct cp_transport {
     _Atomic unsigned nconns;     /* connections that the loop owns, for the limit */
     _Atomic uint64_t next_trace; /* request numbers */
     bool draining;
+    void (*forget)(struct cp_transport *t, int fd); /* before a WebSocket's socket is closed; NULL: nothing to do */
     struct cp_http_loop *http_head; /* http_loop.c: every HTTP connection that the loop owns */
 } cp_transport;
 

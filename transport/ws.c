@@ -117,6 +117,7 @@ void cp_ws_cut(cp_ws *ws) {
     cp_buf_free(&ws->rest);
     int fd = ws->io.fd;
     cp_io_del(t->loop, &ws->io);
+    if (t->forget) t->forget(t, fd);
     cp_close(&fd);
     free(ws->close_reason);
     free(ws);
@@ -341,6 +342,7 @@ void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct
     cp_ws *ws = cp_new(cp_ws);
     if (cp_io_add(t->loop, &ws->io, fd, EPOLLIN, on_io) < 0) {
         cp_log(CP_LOG_ERROR, "ws.adopt", "cannot watch a connection", CP_KVZ("error", cp_errno_name(errno)));
+        if (t->forget) t->forget(t, fd);
         cp_close(&fd);
         free(ws);
         return;

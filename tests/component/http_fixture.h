@@ -87,9 +87,12 @@ static int h_raw(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err
     return 0;
 }
 
+static bool answers_when_cancelled;
+
 static bool on_cancel(cp_reply *r, cp_end why, bool kill) {
-    (void)r;
+    cp_result res = {.status = 200};
     held_reply = NULL;
+    if (answers_when_cancelled) cp_reply_send(r, &res);
     seen_why = (int)why;
     seen_kill = kill;
     seen_cancels++;

@@ -549,6 +549,75 @@ static void a_parked_route_may_stream(void **state) {
     assert_int_equal(ask(*state, "POST /surprise?n=2 HTTP/1.1\r\n" H "Content-Length: 0\r\n\r\n", "{\"left\":1}"), 200);
 }
 
+/* A handler may answer from within on_cancel, though nobody is there any more. */
+static void an_answer_may_come_while_the_client_goes(void **state) {
+    fixture *f = *state;
+    struct linger hard = {.l_onoff = 1};
+    answers_when_cancelled = true;
+    int parked = dial(f), taken = dial(f), half = dial(f);
+    put(parked, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
+    put(taken, "GET /wait HTTP/1.1\r\n" H "\r\n");
+    put(half, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
+    WAIT_FOR(seen_calls == 3);
+    shutdown(half, SHUT_WR);
+    WAIT_FOR(f->t.nconns == 2);
+    int all[] = {parked, taken, half};
+    for (int i = 0; i < 3; i++) {
+        setsockopt(all[i], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        close(all[i]);
+        WAIT_FOR(seen_cancels == i + 1);
+    }
+    WAIT_FOR(f->t.nconns == 0);
+    answers_when_cancelled = false;
+}
+
+static void deadlines_end_requests_once(void **state) {
+    const char *body = "{\"deadlineMs\":20}";
+    for (int answers = 0; answers < 2; answers++) {
+        answers_when_cancelled = answers;
+        int fd = dial(*state);
+        putf(fd, "POST /later HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
+        response r = get(fd);
+        assert_int_equal(r.status, answers ? 200 : 408);
+        assert_int_equal(seen_why, CP_END_DEADLINE);
+        free_response(&r);
+        close(fd);
+    }
+    answers_when_cancelled = false;
+}
+
+static void end_requests(void *arg) { cp_server_end_requests(arg); }
+
+static void leaving_answers_what_waits_and_ends_streams(void **state) {
+    fixture *f = *state;
+    int half = dial(f), taken = dial(f), stream = dial(f);
+    put(half, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
+    put(taken, "GET /wait HTTP/1.1\r\n" H "\r\n");
+    put(stream, "GET /stream HTTP/1.1\r\n" H "\r\n");
+    WAIT_FOR(seen_calls == 3);
+    shutdown(half, SHUT_WR);
+    WAIT_FOR(f->t.nconns == 3);
+    run_on_loop(f, end_requests, &f->t);
+    response a = get(half), b = get(taken), c = get(stream);
+    assert_true(a.complete && body_has(&a, "OPERATION_INTERRUPTED"));
+    assert_true(b.complete && body_has(&b, "OPERATION_INTERRUPTED"));
+    assert_true(c.status == 200 && c.complete && c.body.n == 0);
+    assert_int_equal(seen_close, 1);
+    free_response(&a), free_response(&b), free_response(&c);
+    close(half), close(taken), close(stream);
+    WAIT_FOR(f->t.nconns == 0);
+}
+
+/* The worker cannot bring the socket: it answers instead of waiting for ever. */
+static void a_stream_without_room_is_refused(void **state) {
+    fixture *f = *state;
+    int64_t most = f->cfg.max_connections;
+    f->cfg.max_connections = 0;
+    assert_int_equal(ask(f, "POST /surprise?n=2 HTTP/1.1\r\n" H "Content-Length: 0\r\n\r\n", "LIMIT_EXCEEDED"), 429);
+    f->cfg.max_connections = most;
+    WAIT_FOR(seen_close == 1);
+}
+
 static void shutting_down_answers_what_waits(void **state) {
     fixture *f = *state;
     int parked = dial(f), idle = dial(f), stream = dial(f);
@@ -582,6 +651,10 @@ int main(void) {
         T(continue_is_sent_before_the_body),
         T(raw_bodies_stream),
         T(a_file_is_sent_by_range),
+        T(an_answer_may_come_while_the_client_goes),
+        T(deadlines_end_requests_once),
+        T(leaving_answers_what_waits_and_ends_streams),
+        T(a_stream_without_room_is_refused),
         T(a_slow_reader_holds_no_worker),
         T(parked_requests_keep_their_connection),
         T(a_reset_cancels_a_parked_request),
