@@ -133,13 +133,19 @@ static void watch_writable(cp_outbox *o, bool on) {
     cp_io_mod(o->loop, o->io, on ? o->io->events | EPOLLOUT : o->io->events & ~(uint32_t)EPOLLOUT);
 }
 
-/* sendmsg rather than writev: a peer that has gone must not raise SIGPIPE. Returns bytes taken, or -1 with errno. */
+static const char *chunk_at(const chunk *c) { return (c->body ? c->p : c->b.p) + c->off; }
+
+/* sendmsg rather than writev: a peer that has gone must not raise SIGPIPE. The one small reply that mostly goes out is
+ * cheaper sent without a vector. Returns bytes taken, or -1 with errno. */
 static ssize_t send_some(cp_outbox *o, size_t *offered) {
+    if (!o->head->next) {
+        *offered = chunk_left(o->head);
+        return send(o->io->fd, chunk_at(o->head), *offered, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
     struct iovec iov[IOVS];
     struct msghdr m = {.msg_iov = iov};
     for (chunk *c = o->head; c && m.msg_iovlen < IOVS; c = c->next) {
-        const char *p = c->body ? c->p : c->b.p;
-        iov[m.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)(p + c->off), chunk_left(c)};
+        iov[m.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)chunk_at(c), chunk_left(c)};
         *offered += chunk_left(c);
     }
     return sendmsg(o->io->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
