@@ -22,6 +22,7 @@
 
 enum {
     LINGER_MS = 2000,
+    STALL_CHECK_MS = 5000,
     LINGER_BYTES = 1 << 20,
     BUDGET = 64 * 1024, /* of one event */
     CHUNK_HEAD = 10,    /* eight digits, CR, LF: patched when the length is known */
@@ -80,6 +81,11 @@ static void find_dead_peers(int fd) {
 
 static uint64_t stall_ms(const cp_http_conn *c) { return (uint64_t)c->srv->t->config->stall_timeout; }
 
+static uint64_t stall_check_ms(const cp_http_conn *c) {
+    uint64_t quarter = stall_ms(c) / 4 + 1;
+    return quarter < STALL_CHECK_MS ? quarter : STALL_CHECK_MS;
+}
+
 cp_http_conn *cp_http_conn_new(cp_server *srv, int fd, cp_http_call *call, const cp_reply_to *to) {
     cp_loop *loop = srv->t->loop;
     cp_http_conn *c = cp_new(cp_http_conn);
@@ -98,7 +104,7 @@ cp_http_conn *cp_http_conn_new(cp_server *srv, int fd, cp_http_call *call, const
     cp_outbox_init(&c->out, loop, &c->io, fd,
                    (cp_outbox_events){.arg = c, .on_room = on_room, .on_error = on_error, .on_empty = on_empty});
     find_dead_peers(fd);
-    cp_timer_start(loop, &c->stall, stall_ms(c) / 4 + 1, on_stall);
+    cp_timer_start(loop, &c->stall, stall_check_ms(c), on_stall);
     list_add(c);
     return c;
 }
@@ -311,8 +317,8 @@ static void on_io(cp_io *io, uint32_t events) {
 
 static void on_stall(cp_timer *t) {
     cp_http_conn *c = CP_CONTAINER(t, cp_http_conn, stall);
-    if (cp_outbox_stalled_ms(&c->out) >= stall_ms(c)) abandon(c, CP_END_DISCONNECTED);
-    else cp_timer_start(c->srv->t->loop, t, stall_ms(c) / 4 + 1, on_stall);
+    if (cp_outbox_stalled_ms(&c->out) >= cp_outbox_stall_limit(stall_ms(c))) abandon(c, CP_END_DISCONNECTED);
+    else cp_timer_start(c->srv->t->loop, t, stall_check_ms(c), on_stall);
 }
 
 /* ---- last words from a worker ---- */

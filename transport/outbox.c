@@ -39,6 +39,8 @@ static struct {
     unsigned n;
 } free_small, free_big;
 
+static size_t queued_in_all;
+
 /* ---- chunks ---- */
 
 static chunk *chunk_take(size_t room) {
@@ -86,6 +88,7 @@ static void drop_all(cp_outbox *o) {
         chunk_give(c);
     }
     o->tail = NULL;
+    queued_in_all -= o->queued;
     o->queued = 0;
 }
 
@@ -109,12 +112,17 @@ uint64_t cp_outbox_stalled_ms(const cp_outbox *o) {
     return o->queued && now > o->took_at ? now - o->took_at : 0;
 }
 
+uint64_t cp_outbox_stall_limit(uint64_t ms) {
+    return queued_in_all > CP_OUTBOX_BUDGET && ms > CP_OUTBOX_SHORT_STALL_MS ? CP_OUTBOX_SHORT_STALL_MS : ms;
+}
+
 /* ---- sending ---- */
 
 static void taken(cp_outbox *o, size_t n) {
     cp_metric_add(CP_M_BYTES_OUT, (int64_t)n);
     o->took_at = cp_loop_now(o->loop);
     o->queued -= n;
+    queued_in_all -= n;
     for (chunk *c; n && (c = o->head);) {
         size_t left = chunk_left(c);
         if (n < left) {
@@ -209,6 +217,7 @@ void cp_outbox_wake(cp_outbox *o) {
 static void added(cp_outbox *o, size_t n) {
     if (!o->queued) o->took_at = cp_loop_now(o->loop);
     o->queued += n;
+    queued_in_all += n;
     if (o->broken) drop_all(o);
     cp_outbox_wake(o);
 }

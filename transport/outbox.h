@@ -14,6 +14,8 @@
 typedef struct cp_outbox cp_outbox;
 
 enum { CP_OUTBOX_LOW = 64 * 1024, CP_OUTBOX_HIGH = 1024 * 1024 };
+/* Of all outboxes together. Each is bounded but for one large body, and there may be 10,000 of them. */
+enum { CP_OUTBOX_BUDGET = 512 * 1024 * 1024, CP_OUTBOX_SHORT_STALL_MS = 2000 };
 
 /* Callbacks run from the loop, never from inside a call that appends. Each may call cp_outbox_fini and free the owner.
  */
@@ -71,5 +73,8 @@ static inline bool cp_outbox_blocked(const cp_outbox *o) { return o->blocked; }
 static inline bool cp_outbox_has_room(const cp_outbox *o) {
     return o->queued < CP_OUTBOX_LOW && !o->blocked && !o->broken;
 }
+/* How long a socket may take nothing before its connection is given up: `ms` normally, little when what all connections
+ * together have queued is over the budget of the process. */
+uint64_t cp_outbox_stall_limit(uint64_t ms);
 /* Milliseconds since the socket last took a byte, 0 when nothing is queued: for the stall timeout. */
 uint64_t cp_outbox_stalled_ms(const cp_outbox *o);

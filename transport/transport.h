@@ -1,8 +1,9 @@
 #pragma once
 /* What the parts of the transport share. One instance per server.
  *
- * Threads: CivetWeb's workers run server.c, http.c and auth.c; everything that a connection does after it has been taken
- * over (ws.c, mux.c, outbox.c, http_loop.c) is loop thread only. A worker hands a connection over by posting a task. */
+ * Threads: CivetWeb's workers run server.c, http.c and auth.c; everything that a connection does after it has been
+ * taken over (ws.c, mux.c, outbox.c, http_loop.c) is loop thread only. A worker hands a connection over by posting a
+ * task. */
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -18,15 +19,15 @@ typedef struct cp_transport {
     cp_router *router;
     const cp_config *config;
     cp_workers *workers;
-    struct cp_server *server;    /* server.c */
-    struct cp_ws *ws_head;       /* ws.c: every WebSocket connection */
+    struct cp_server *server;         /* server.c */
+    struct cp_ws *ws_head;            /* ws.c: every WebSocket connection */
     struct cp_ws_shared *ws_shared;   /* ws.c: what they share; freed by cp_ws_close_all */
     struct cp_mux_shared *mux_shared; /* mux.c: likewise */
-    _Atomic unsigned nconns;     /* connections that the loop owns, for the limit */
-    _Atomic uint64_t next_trace; /* request numbers */
+    _Atomic unsigned nconns;          /* connections that the loop owns, for the limit */
+    _Atomic uint64_t next_trace;      /* request numbers */
     bool draining;
     void (*forget)(struct cp_transport *t, int fd); /* before a WebSocket's socket is closed; NULL: nothing to do */
-    struct cp_http_loop *http_head; /* http_loop.c: every HTTP connection that the loop owns */
+    struct cp_http_loop *http_head;                 /* http_loop.c: every HTTP connection that the loop owns */
 } cp_transport;
 
 /* Opens the listening socket and starts CivetWeb. *port gets what is listened on. */

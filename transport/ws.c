@@ -166,7 +166,7 @@ static void check_open(cp_ws *ws) {
     uint64_t now = cp_loop_now(loop_of(ws)), half = (uint64_t)ws->t->config->ping_interval / 2;
     if (cp_outbox_queued(&ws->out)) { /* slow, not dead */
         ws->unanswered = 0;
-        if (cp_outbox_stalled_ms(&ws->out) >= (uint64_t)ws->t->config->stall_timeout) {
+        if (cp_outbox_stalled_ms(&ws->out) >= cp_outbox_stall_limit((uint64_t)ws->t->config->stall_timeout)) {
             log_end(ws, "ws.stalled", "the peer takes nothing", CP_CLOSE_POLICY);
             fail_with(ws, CP_CLOSE_POLICY, CP_STR("stalled: no data taken"));
             return;

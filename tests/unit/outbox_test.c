@@ -182,12 +182,35 @@ static void owner_may_end_in_a_callback(void **state) {
     assert_int_equal(r->rooms, 1);
 }
 
+static void patience_is_short_over_the_budget(void **state) {
+    rig *r = *state;
+    enum { PIECE = 1 << 20 };
+    cp_buf b = {0};
+    cp_buf_reserve(&b, PIECE);
+    b.n = PIECE;
+    memset(b.p, 'p', PIECE);
+    cp_outbox_body *body = cp_outbox_body_new(&b);
+    for (int i = 0; i < CP_OUTBOX_BUDGET / PIECE; i++) cp_outbox_add_piece(&r->out, body, 0, PIECE);
+    assert_int_equal(cp_outbox_stall_limit(300000), 300000);
+    cp_outbox_add_piece(&r->out, body, 0, 1);
+    assert_int_equal(cp_outbox_stall_limit(300000), CP_OUTBOX_SHORT_STALL_MS);
+    assert_int_equal(cp_outbox_stall_limit(100), 100);
+    cp_outbox_body_release(body);
+    cp_outbox_fini(&r->out);
+    assert_int_equal(cp_outbox_stall_limit(300000), 300000);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(everything_in_order), TEST(nothing_committed_keeps_nothing), TEST(pulls_only_while_there_is_room),
-        TEST(stall_is_measured),   TEST(broken_socket_is_told_once),      TEST(owner_may_end_in_a_callback),
+        TEST(everything_in_order),
+        TEST(nothing_committed_keeps_nothing),
+        TEST(pulls_only_while_there_is_room),
+        TEST(stall_is_measured),
+        TEST(broken_socket_is_told_once),
+        TEST(owner_may_end_in_a_callback),
+        TEST(patience_is_short_over_the_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
