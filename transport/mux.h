@@ -121,6 +121,9 @@ extern const cp_reply_ops mux_reply_ops;
 void mux_put_response(mux *m, cp_str id, int status, cp_str body);
 void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg);
 void mux_put_err(mux *m, cp_str id, const cp_err *err);
+/* The same for a message that never became a request: counted for /metrics. */
+void mux_refuse(mux *m, cp_str id, const cp_err *err);
+void mux_refuse_as(mux *m, cp_str id, const char *code, int status, const char *msg);
 void mux_put_hello(mux *m, cp_str id);
 /* Ends p with this result, of which it takes what it owns; p is gone afterwards or, when large, is being sent. */
 void mux_answer(mux *m, pend *p, cp_result *res);

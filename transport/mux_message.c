@@ -46,7 +46,7 @@ size_t mux_id_limit(const mux *m) {
 /* ---- by type ---- */
 
 static void invalid(mux *m) {
-    mux_put_error(m, (cp_str){0}, "INVALID_REQUEST", 400, "Message must be a valid WSRequest");
+    mux_refuse_as(m, (cp_str){0}, "INVALID_REQUEST", 400, "Message must be a valid WSRequest");
 }
 
 static int stdin_text(mux *m, const mux_msg *msg, cp_str *data, cp_err *err) {
@@ -79,7 +79,7 @@ static int feed_stdin(mux *m, const mux_msg *msg, cp_str id, cp_err *err) {
 
 static void on_stdin(mux *m, const mux_msg *msg, cp_str id) {
     cp_err err = {0};
-    if (feed_stdin(m, msg, id, &err) < 0) mux_put_err(m, id, &err);
+    if (feed_stdin(m, msg, id, &err) < 0) mux_refuse(m, id, &err);
 }
 
 /* cancel, stdin and window must name a request. */
@@ -92,7 +92,7 @@ static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str te
         char why[80];
         snprintf(why, sizeof why, "id is longer than %zu bytes", mux_id_limit(m));
         /* whoever waits for this id must hear of it: it is given back as far as a frame may carry it */
-        mux_put_error(m, id.n <= MUX_ID_MAX ? id : (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
+        mux_refuse_as(m, id.n <= MUX_ID_MAX ? id : (cp_str){0}, "LIMIT_EXCEEDED", 429, why);
     } else if (yyjson_equals_str(msg->type, "request")) {
         mux_request(m, msg, id, cp_take(doc), text);
     } else if (yyjson_equals_str(msg->type, "hello")) {
@@ -124,8 +124,8 @@ void mux_handle(mux *m, yyjson_doc *doc, cp_str text) {
 }
 
 static void not_parsed(mux *m, const cp_err *err) {
-    if (err->code == CP_E_PARSE_ERROR) mux_put_error(m, (cp_str){0}, "PARSE_ERROR", 400, "Invalid JSON message");
-    else mux_put_err(m, (cp_str){0}, err);
+    if (err->code == CP_E_PARSE_ERROR) mux_refuse_as(m, (cp_str){0}, "PARSE_ERROR", 400, "Invalid JSON message");
+    else mux_refuse(m, (cp_str){0}, err);
     mux_check_full(m);
 }
 

@@ -80,6 +80,22 @@ void mux_put_response(mux *m, cp_str id, int status, cp_str body) {
     end(m);
 }
 
+/* A message that never became a request is counted as one without a route. */
+static void count_refusal(mux *m, int status) {
+    cp_match none = cp_router_match(m->t->router, CP_METHOD_UNKNOWN, CP_STR(""));
+    cp_router_count(m->t->router, &none, status, 0);
+}
+
+void mux_refuse(mux *m, cp_str id, const cp_err *err) {
+    count_refusal(m, cp_code_http(err->code));
+    mux_put_err(m, id, err);
+}
+
+void mux_refuse_as(mux *m, cp_str id, const char *code, int status, const char *msg) {
+    count_refusal(m, status);
+    mux_put_error(m, id, code, status, msg);
+}
+
 void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg) {
     cp_autobuf cp_buf b = {0};
     cp_jw w = cp_jw_on(&b);

@@ -214,7 +214,7 @@ static bool may_start(mux *m, const mux_msg *msg, cp_method method, cp_str id) {
         cp_fail(&err, CP_E_LIMIT_EXCEEDED, "More than %lld requests in flight on this connection",
                 (long long)m->t->config->max_pending);
     else return true;
-    mux_put_err(m, id, &err);
+    mux_refuse(m, id, &err);
     return false;
 }
 
@@ -243,7 +243,7 @@ void mux_request(mux *m, const mux_msg *msg, cp_str id, yyjson_doc *doc_taken, c
     }
     yyjson_doc *kept = text.n ? cp_json_parse(text, &err) : cp_take(doc);
     if (kept) enqueue(m, new_pending(m, id, &in, now), kind, kept, yyjson_doc_get_read_size(kept));
-    else mux_put_err(m, id, &err); /* the caller's mux_check_full admits it when it may run */
+    else mux_refuse(m, id, &err); /* the caller's mux_check_full admits it when it may run */
 }
 
 /* ---- endings that are not the handler's ---- */

@@ -55,7 +55,7 @@ void mux_window(mux *m, cp_str id, yyjson_val *bytes) {
     pend *p = pend_find(&m->table, id);
     uint64_t n = yyjson_get_uint(bytes);
     if (!yyjson_is_uint(bytes) || !n || n > UINT64_C(1) << 53) {
-        mux_put_error(m, id, "VALIDATION_FAILED", 400, "bytes must be a whole number above 0");
+        mux_refuse_as(m, id, "VALIDATION_FAILED", 400, "bytes must be a whole number above 0");
         return;
     }
     if (!p || !p->window) return;

@@ -316,6 +316,7 @@ static void duplicate_id(void **state) {
     client_text(x->c, "{\"type\":\"request\",\"id\":\"a\",\"method\":\"POST\",\"path\":\"/hold\"}");
     client_text(x->c, "{\"type\":\"request\",\"id\":\"\\u0061\",\"method\":\"POST\",\"path\":\"/hold\"}");
     expect_start(x->c, "{\"type\":\"error\",\"id\":\"a\",\"code\":\"DUPLICATE_REQUEST_ID\",");
+    assert_int_equal(counted.total, 1); /* refusals show in /metrics */
     assert_int_equal(held.n, 1);
     /* another type is another id; the first may be used again when it has ended */
     client_text(x->c, "{\"type\":\"request\",\"id\":[\"a\"],\"method\":\"GET\",\"path\":\"/ok\"}");
