@@ -158,22 +158,20 @@ void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root
     add_in_order(out, all, in);
 }
 
-static int send(int pidfd, const cp_proc *p, int sig) {
+static bool still_it(const cp_proc *p) {
     cp_proc now;
-    if (!cp_proc_read(p->pid, &now) || now.start_time != p->start_time) {
-        errno = ESRCH;
-        return -1;
-    }
-    return pidfd_send_signal(pidfd, sig, NULL, 0);
+    if (cp_proc_read(p->pid, &now) && now.start_time == p->start_time) return true;
+    errno = ESRCH;
+    return false;
 }
 
+/* Where pidfds are not known (kernels before 5.3, some sandboxes) the check comes a few microseconds before the signal,
+ * which is as near as a number gets to an identity. */
 int cp_proc_signal(const cp_proc *p, int sig) {
     cp_autofd int fd = pidfd_open(p->pid, 0);
-    if (fd < 0) return -1;
-    int r = send(fd, p, sig), saved = errno;
-    cp_close(&fd);
-    errno = saved;
-    return r;
+    if (fd < 0 && errno != ENOSYS) return -1;
+    if (!still_it(p)) return -1;
+    return fd < 0 ? kill(p->pid, sig) : pidfd_send_signal(fd, sig, NULL, 0);
 }
 
 bool cp_proc_alive(const cp_proc *p) {
