@@ -3,7 +3,8 @@
  * value\r\n"  name NUL blanks value NUL NUL next-name      (CR and LF overwritten) "Name : value"     name NUL NUL …
  * (blank before the colon) "Name: value\n"    value NUL next-name                          (bare LF) "Name: v\r\n more"
  * the list ends early and a blank follows      (obs-fold; CivetWeb drops all later headers) After the last header of a
- * good head stand the CR of the empty line and a NUL that CivetWeb put over its LF. */
+ * good head stand the CR of the empty line and a NUL that CivetWeb put over its LF. Which two blanks end the request
+ * line cannot be told: both are NUL. */
 #include "transport/http_parse.h"
 
 #include <string.h>
