@@ -18,6 +18,7 @@ void cp_jw_signal(cp_jw *w, const char *key, int sig) {
 }
 
 void cp_jw_usage(cp_jw *w, const cp_exec *e) {
+    if (!e->max_rss && !e->cpu_us) return; /* not known: it ran inside its session's shell */
     cp_jw_key(w, "usage");
     cp_jw_obj(w);
     cp_jw_ku64(w, "maxRssBytes", e->max_rss);

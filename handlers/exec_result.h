@@ -32,5 +32,5 @@ void cp_exec_logs_build(cp_gathered *g, cp_result *res);
 static inline bool cp_exec_over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 /* "SIGTERM"; a number for one that has no name. */
 void cp_jw_signal(cp_jw *w, const char *key, int sig);
-/* "usage":{maxRssBytes,cpuMs} */
+/* "usage":{maxRssBytes,cpuMs}; nothing where it is not known. */
 void cp_jw_usage(cp_jw *w, const cp_exec *e);
