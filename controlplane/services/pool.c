@@ -34,7 +34,8 @@ enum { KEEP_STARTING = 2, REFILL_MS = 1, FAIL_PAUSE_MS = 5000, COMMAND_LIMIT = 4
 
 struct shell {
     cp_child child;
-    struct cp_pool *pool;
+    cp_services *svc;          /* one in use outlives the pool */
+    struct cp_pool *pool;      /* until it is used */
     struct shell *prev, *next; /* starting and idle ones */
     bool ready;
     int out, err, bell, script;
@@ -61,10 +62,11 @@ static void unlink_shell(struct shell *s) {
     if (s->next) s->next->prev = s->prev;
     s->prev = s->next = NULL;
     s->pool->have--;
+    s->pool = NULL;
 }
 
 static void close_shell(struct shell *s) {
-    cp_io_del(s->pool->svc->loop, &s->bell_io);
+    cp_io_del(s->svc->loop, &s->bell_io);
     cp_close(&s->out);
     cp_close(&s->err);
     cp_close(&s->bell);
@@ -131,6 +133,7 @@ static int start_shell(struct cp_pool *p, struct shell *s) {
 
 static bool add_shell(struct cp_pool *p) {
     struct shell *s = cp_new(struct shell);
+    s->svc = p->svc;
     s->pool = p;
     s->out = s->err = s->bell = s->script = -1;
     s->child = (cp_child){.on_spawn = on_spawn, .on_exit = on_exit_};
@@ -222,7 +225,7 @@ static bool suits(const cp_exec *e, const cp_exec_job *j) {
 
 static void release(cp_exec *e) {
     struct shell *s = cp_exec_backend_data(e);
-    cp_keeper_forget(s->pool->svc->keeper, &s->child);
+    cp_keeper_forget(s->svc->keeper, &s->child);
     close_shell(s);
     free(s);
 }
@@ -246,7 +249,7 @@ static void on_bell(cp_io *io, uint32_t events) {
     (void)events;
     struct shell *s = CP_CONTAINER(io, struct shell, bell_io);
     char c = folder_reply(s);
-    if (c) cp_io_del(s->pool->svc->loop, io);
+    if (c) cp_io_del(s->svc->loop, io);
     if (c == 'y') begun(s); /* 'n': the exit tells */
 }
 
@@ -268,7 +271,6 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
 }
 
 static void use(struct shell *s, cp_exec *e) {
-    struct cp_pool *p = s->pool;
     s->e = e;
     cp_exec_set_backend(e, &pool_backend, s);
     cp_exec_attach_output(e, cp_take_fd(&s->out), cp_take_fd(&s->err));
@@ -277,7 +279,7 @@ static void use(struct shell *s, cp_exec *e) {
         cp_close(&s->bell);
         if (s->ready) begun(s);
     } else {
-        (void)cp_io_add(p->svc->loop, &s->bell_io, s->bell, EPOLLIN, on_bell); /* else its exit tells */
+        (void)cp_io_add(s->svc->loop, &s->bell_io, s->bell, EPOLLIN, on_bell); /* else its exit tells */
     }
 }
 

@@ -170,10 +170,21 @@ static void without_a_pool(void **state) {
     for (int i = 0; i < 6; i++) run_expect(&s, 2, "ok\n", "");
 }
 
+/* A handover does not wait for commands: the teardown closes the services under this one. */
+static void closed_while_in_use(void **state) {
+    (void)state;
+    struct run r;
+    cp_exec_spec s = shell_spec("sleep 1000");
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    run_free(&r);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(like_bash_c), T(env_and_folder), T(each_shell_is_used_once), T(dead_shells_are_replaced), T(without_a_pool),
+        T(like_bash_c),    T(env_and_folder),      T(each_shell_is_used_once), T(dead_shells_are_replaced),
+        T(without_a_pool), T(closed_while_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
