@@ -1,9 +1,9 @@
 #include "base/work.h"
 
 #include "base/buf.h"
+#include "base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 struct cp_workers {
@@ -58,17 +58,8 @@ cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
     return p;
 }
 
-/* Signals are the loop thread's business. */
 static bool start_thread(cp_workers *p) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 256 * 1024);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool ok = pthread_create(&p->threads[p->started], &attr, worker_main, p) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
+    bool ok = cp_thread_start(&p->threads[p->started], 256 * 1024, worker_main, p) == 0;
     if (ok) p->started++;
     return ok;
 }

@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/thread.h"
 #include "registry/db.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,15 +179,7 @@ static int open_db(cp_registry *r, const char *dir, cp_err *err) {
 }
 
 static int start_writer(cp_registry *r, cp_err *err) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 512 * 1024);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&r->thread, &attr, writer_main, r);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
+    int rc = cp_thread_start(&r->thread, 512 * 1024, writer_main, r);
     return rc ? cp_fail_sys(err, CP_E_INTERNAL_ERROR, rc, "registry writer thread") : 0;
 }
 
