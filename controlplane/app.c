@@ -151,6 +151,7 @@ static int open_services(struct app *a, cp_err *err) {
     s->state_dir = a->config.state;
     s->workspace = a->config.workspace;
     s->base_env = a->base_env;
+    s->generation = a->hello.generation;
     s->files = cp_files_open(a->config.file_root, err);
     return s->files ? cp_services_open(s, err) : -1;
 }

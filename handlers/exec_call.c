@@ -146,7 +146,8 @@ void cp_call_attach(cp_call *c, cp_exec *e) {
     else cp_exec_watch_add(e, &c->watch);
 }
 
-void cp_exec_accepted(cp_reply *reply, const cp_exec *e, bool detached) {
+void cp_exec_accepted(cp_reply *reply, cp_exec *e, bool detached) {
+    cp_exec_promise(e);
     cp_result res = {0};
     cp_jw w = cp_success_begin(&res);
     res.status = 202;

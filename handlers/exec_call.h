@@ -22,4 +22,4 @@ void cp_call_attach(cp_call *c, cp_exec *e);
 void cp_call_drop(cp_call *c); /* it did not begin: the caller answers */
 
 /* 202 {success, executionId, status} with a Location. `detached`: says so. */
-void cp_exec_accepted(cp_reply *reply, const cp_exec *e, bool detached);
+void cp_exec_accepted(cp_reply *reply, cp_exec *e, bool detached);

@@ -8,6 +8,7 @@
 #include "handlers/port_probe.h"
 #include "handlers/process.h"
 #include "handlers/reply.h"
+#include "services/events.h"
 
 enum { SCAN = 64 << 10, SCAN_ROUNDS = 16, PORT_POLL_MS = 50, TAIL = 4096 };
 
@@ -56,10 +57,21 @@ static void finish(waiter *w) {
 
 /* ---- answers ---- */
 
+static void publish_ready(const waiter *w, const char *stream) {
+    const cp_exec *e = w->exec;
+    cp_event_publish(w->ctx->svc, &(cp_event_row){.type = CP_EVENT_PROCESS_READY,
+                                                  .process_id = e->process_id,
+                                                  .exec_id = e->id,
+                                                  .session = e->session,
+                                                  .pid = e->pid,
+                                                  .stream = stream});
+}
+
 static void answer(waiter *w, int k, const cp_log_hit *hit) {
     cp_reply *reply = let_go(w);
     cp_result res = {0};
     cp_jw j = cp_success_begin(&res);
+    if (w->what != FOR_EXIT) publish_ready(w, !hit ? NULL : k ? "stderr" : "stdout");
     if (hit) {
         cp_jw_kz(&j, "stream", k ? "stderr" : "stdout");
         cp_jw_ku64(&j, "offset", hit->offset);

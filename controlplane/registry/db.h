@@ -34,3 +34,7 @@ int cp_store_each_exec(cp_db *db, void (*fn)(void *, const cp_exec_row *), void 
 int cp_store_put_session(cp_db *db, const cp_session_row *row, cp_err *err);
 int cp_store_del_session(cp_db *db, const char *id, cp_err *err);
 int cp_store_each_session(cp_db *db, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err);
+int cp_store_put_event(cp_db *db, const cp_event_row *row, cp_err *err);
+int cp_store_del_events(cp_db *db, uint64_t before, cp_err *err);
+int cp_store_first_event(cp_db *db, uint64_t *first, cp_err *err);
+int cp_store_each_event(cp_db *db, void (*fn)(void *, const cp_event_row *), void *arg, cp_err *err);

@@ -1,9 +1,9 @@
 /* Design notes. The loop queues operations under a mutex; the writer thread takes the whole queue, applies it in one
  * transaction and commits once (group commit), then posts the completions in order. An operation owns a packed copy of
- * its row's strings. A transaction that fails is applied again operation by operation, so that one bad row does not
- * take its neighbours with it; what fails then is reported to its own completion, and marks the registry unhealthy
- * until a commit succeeds. The queue is bounded in bytes; when the disk does not keep up, a write is refused and its
- * completion says so. */
+ * its row's strings. A transaction that fails is applied again operation by operation (those between
+ * cp_registry_begin and _end together), so that one bad row does not take its neighbours with it; what fails then is
+ * reported to its own completion, and marks the registry unhealthy until a commit succeeds. The queue is bounded in
+ * bytes; when the disk does not keep up, a write is refused and its completion says so. */
 #include "registry/registry.h"
 
 #include "base/clock.h"
@@ -19,17 +19,20 @@
 
 enum { QUEUE_MAX_BYTES = 64 << 20 };
 
-typedef enum { OP_PUT_EXEC, OP_DEL_EXEC, OP_PUT_SESSION, OP_DEL_SESSION } op_kind;
+typedef enum { OP_PUT_EXEC, OP_DEL_EXEC, OP_PUT_SESSION, OP_DEL_SESSION, OP_PUT_EVENT, OP_DEL_EVENTS } op_kind;
 
 struct op {
     struct op *next;
     op_kind kind;
     size_t bytes;
     cp_reg_done *done;
+    bool joined; /* the next one is of the same transaction */
     union {
         cp_exec_row exec;
         cp_session_row session;
+        cp_event_row event;
         const char *id;
+        uint64_t before;
     };
     char text[]; /* the strings that the row points to */
 };
@@ -39,6 +42,8 @@ struct cp_registry {
     cp_db db; /* the writer's, except before the thread starts and after it ended */
     pthread_t thread;
     atomic_bool healthy;
+    unsigned nested; /* the loop's, as is `group`: what cp_registry_end will queue */
+    struct op *group, **group_tail;
     pthread_mutex_t mu; /* guards all below */
     pthread_cond_t work, idle;
     struct op *head, **tail;
@@ -72,6 +77,8 @@ static int apply(cp_db *db, const struct op *op, cp_err *err) {
     case OP_DEL_EXEC: return cp_store_del_exec(db, op->id, err);
     case OP_PUT_SESSION: return cp_store_put_session(db, &op->session, err);
     case OP_DEL_SESSION: return cp_store_del_session(db, op->id, err);
+    case OP_PUT_EVENT: return cp_store_put_event(db, &op->event, err);
+    case OP_DEL_EVENTS: return cp_store_del_events(db, op->before, err);
     }
     return 0;
 }
@@ -106,15 +113,25 @@ static void complete(cp_registry *r, struct op *op, const cp_err *failed) {
     free(op);
 }
 
+/* Up to, not including, end. */
+static void complete_all(cp_registry *r, struct op *op, const struct op *end, const cp_err *failed) {
+    for (struct op *next; op != end; op = next) {
+        next = op->next;
+        complete(r, op, failed);
+    }
+}
+
 static void write_batch(cp_registry *r, struct op *head) {
     cp_err err;
     bool whole = commit(r, head, NULL, &err) == 0, all_ok = true;
     while (head) {
-        struct op *op = head;
-        head = op->next;
-        bool ok = whole || commit(r, op, op->next, &err) == 0;
+        struct op *last = head, *end = NULL;
+        while (!whole && last->joined) last = last->next;
+        if (!whole) end = last->next;
+        bool ok = whole || commit(r, head, end, &err) == 0;
         all_ok &= ok;
-        complete(r, op, ok ? NULL : &err);
+        complete_all(r, head, end, ok ? NULL : &err);
+        head = end;
     }
     atomic_store_explicit(&r->healthy, all_ok, memory_order_relaxed);
 }
@@ -140,20 +157,44 @@ static void *writer_main(void *arg) {
     return NULL;
 }
 
-static void enqueue(cp_registry *r, struct op *op) {
+static void queue_up(cp_registry *r, struct op *first, struct op **tail, size_t bytes) {
     pthread_mutex_lock(&r->mu);
-    bool room = r->bytes + op->bytes <= QUEUE_MAX_BYTES;
+    bool room = r->bytes + bytes <= QUEUE_MAX_BYTES;
     if (room) {
-        *r->tail = op;
-        r->tail = &op->next;
-        r->bytes += op->bytes;
+        *r->tail = first;
+        r->tail = tail;
+        r->bytes += bytes;
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->mu);
     if (room) return;
     cp_err err;
     cp_fail(&err, CP_E_LIMIT_EXCEEDED, "registry: the disk does not keep up, a record was not written");
-    complete(r, op, &err);
+    complete_all(r, first, NULL, &err);
+}
+
+static void enqueue(cp_registry *r, struct op *op) {
+    if (!r->nested) {
+        queue_up(r, op, &op->next, op->bytes);
+        return;
+    }
+    *r->group_tail = op;
+    r->group_tail = &op->next;
+}
+
+void cp_registry_begin(cp_registry *r) {
+    if (r->nested++ == 0) r->group_tail = &r->group;
+}
+
+void cp_registry_end(cp_registry *r) {
+    if (--r->nested || !r->group) return;
+    size_t bytes = 0;
+    for (struct op *op = r->group; op; op = op->next) {
+        bytes += op->bytes;
+        op->joined = op->next != NULL;
+    }
+    struct op *first = cp_take(r->group);
+    queue_up(r, first, r->group_tail, bytes);
 }
 
 /* ---- API ---- */
@@ -238,6 +279,25 @@ void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_d
     enqueue(r, op);
 }
 
+void cp_registry_put_event(cp_registry *r, const cp_event_row *row, cp_reg_done *done) {
+    const char *const *in[] = {&row->type, &row->process_id, &row->exec_id, &row->session, &row->outcome, &row->stream};
+    size_t n = 0;
+    for (size_t i = 0; i < CP_COUNT(in); i++) n += len(*in[i]);
+    struct op *op = op_new(OP_PUT_EVENT, n, done);
+    op->event = *row;
+    cp_event_row *o = &op->event;
+    const char **out[] = {&o->type, &o->process_id, &o->exec_id, &o->session, &o->outcome, &o->stream};
+    char *at = op->text;
+    for (size_t i = 0; i < CP_COUNT(out); i++) *out[i] = pack(&at, *in[i]);
+    enqueue(r, op);
+}
+
+void cp_registry_del_events(cp_registry *r, uint64_t before) {
+    struct op *op = op_new(OP_DEL_EVENTS, 0, NULL);
+    op->before = before;
+    enqueue(r, op);
+}
+
 static void enqueue_del(cp_registry *r, op_kind kind, const char *id) {
     struct op *op = op_new(kind, len(id), NULL);
     char *at = op->text;
@@ -282,6 +342,13 @@ int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
     if (begin_reading(r, err) < 0) return -1;
     return end_reading(r, cp_store_each_session(&r->db, fn, arg, err));
+}
+
+int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *, const cp_event_row *), void *arg,
+                           cp_err *err) {
+    if (begin_reading(r, err) < 0) return -1;
+    int rc = cp_store_first_event(&r->db, first, err);
+    return end_reading(r, rc < 0 ? rc : cp_store_each_event(&r->db, fn, arg, err));
 }
 
 bool cp_registry_healthy(const cp_registry *r) { return atomic_load_explicit(&r->healthy, memory_order_relaxed); }

@@ -48,6 +48,20 @@ typedef struct cp_session_row {
     uint64_t pid_start;
 } cp_session_row;
 
+/* One event (services/events.h). */
+typedef struct cp_event_row {
+    uint64_t id;
+    const char *type;
+    int64_t at_ms; /* wall clock */
+    const char *process_id, *exec_id, *session;
+    const char *outcome, *stream;
+    int64_t pid;   /* 0: none */
+    bool has_exit; /* exit_code means something */
+    int exit_code;
+    int signal;     /* 0: none */
+    uint64_t bytes; /* 0: none */
+} cp_event_row;
+
 /* Completion of a write. Embed in the owner; called on the loop; err NULL when committed. */
 typedef struct cp_reg_done {
     cp_task task;
@@ -69,10 +83,21 @@ void cp_registry_del_exec(cp_registry *r, const char *id);
 void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_done *done);
 void cp_registry_del_session(cp_registry *r, const char *id);
 
+/* An id that exists fails. Events with an id below `before` go. */
+void cp_registry_put_event(cp_registry *r, const cp_event_row *row, cp_reg_done *done);
+void cp_registry_del_events(cp_registry *r, uint64_t before);
+
+/* What is queued between the two is one transaction: all of it is committed, or none. Loop thread; nests. */
+void cp_registry_begin(cp_registry *r);
+void cp_registry_end(cp_registry *r);
+
 /* Start-up: each row in order of start, once, also when fn writes rows (these are applied afterwards; fn does not
  * flush); the row is borrowed for the call. */
 int cp_registry_each_exec(cp_registry *r, void (*fn)(void *arg, const cp_exec_row *row), void *arg, cp_err *err);
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *arg, const cp_session_row *row), void *arg, cp_err *err);
+/* *first: the least id that an event of this database can have. */
+int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *arg, const cp_event_row *row), void *arg,
+                           cp_err *err);
 /* Waits until everything queued so far is committed. Shutdown and tests. */
 int cp_registry_flush(cp_registry *r, cp_err *err);
 /* Can it still be written? For /readyz. Any thread. */

@@ -381,6 +381,7 @@ void cp_exec_finish_end(cp_exec *e) {
     if (e->durable) {
         cp_exec_put_row(e, "ended", recorded);
     } else {
+        cp_exec_publish(e);
         i->acked = true;
     }
     cp_exec_retain(e); /* last: it may let go of e */

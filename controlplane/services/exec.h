@@ -90,6 +90,7 @@ struct cp_exec {
     bool session_destroyed; /* the session was deleted under it */
     bool shell_replaced;    /* the shell had to be replaced (busy loop): reported to the client */
     bool durable, chosen_id;
+    bool promised; /* somebody was given the id to ask for the result later */
     uint64_t max_rss, cpu_us;
     cp_err start_err; /* FAILED: typed, errno in .sys */
     uint8_t fingerprint[32];
@@ -98,6 +99,8 @@ struct cp_exec {
 
 void cp_exec_ref(cp_exec *e);
 void cp_exec_unref(cp_exec *e);
+/* The client has been told to come back for it: its end is an event, whoever chose the id. */
+static inline void cp_exec_promise(cp_exec *e) { e->promised = true; }
 void cp_exec_watch_add(cp_exec *e, cp_exec_watch *w);
 void cp_exec_watch_del(cp_exec_watch *w); /* not added is fine */
 

@@ -46,6 +46,9 @@ struct cp_exec_impl {
     bool in_open, in_eof; /* more may come; the end has been asked for */
     bool in_closing;      /* the keeper is asked to close its copy */
 
+    bool told_start, told_end; /* as events */
+    uint64_t told_dropped[2];
+
     uint64_t log_bytes; /* what the history counts for it */
 };
 
@@ -100,6 +103,10 @@ void cp_exec_tell(cp_exec *e);
 int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err);
 /* Name or uid to ids; blocks. *name is the account's name or NULL, owner frees. */
 int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
+
+/* exec_events.c */
+void cp_exec_publish(cp_exec *e); /* what has not been told; with the row that says so, in one transaction */
+void cp_exec_publish_told(cp_exec *e, const cp_exec_row *row); /* what a former server has told */
 
 /* exec_kill.c */
 void cp_exec_kills_close(cp_services *s);

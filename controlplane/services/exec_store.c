@@ -63,8 +63,12 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
         w->e = e;
         cp_exec_ref(e);
     }
-    if (e->svc->registry) cp_registry_put_exec(e->svc->registry, &row, w ? &w->done : NULL);
+    cp_registry *r = e->svc->registry;
+    if (r) cp_registry_begin(r);
+    cp_exec_publish(e);
+    if (r) cp_registry_put_exec(r, &row, w ? &w->done : NULL);
     else if (w) cp_loop_post(e->svc->loop, &w->done.task, no_registry);
+    if (r) cp_registry_end(r);
 }
 
 /* ---- history ---- */
@@ -127,12 +131,19 @@ void cp_exec_retain(cp_exec *e) {
     trim(e->svc);
 }
 
+static bool has_dropped(const cp_exec *e) {
+    return cp_output_dropped(e->out[0]) > e->impl->told_dropped[0] ||
+           cp_output_dropped(e->out[1]) > e->impl->told_dropped[1];
+}
+
 /* What runs has its own budgets; the history makes room for it. */
 static void measure_running(struct cp_execs *x) {
     x->running_bytes = 0;
-    for (cp_exec *e = x->first; e; e = e->impl->next)
-        if (e->durable && e->state == CP_STATE_RUNNING)
-            x->running_bytes += cp_output_kept(e->out[0]) + cp_output_kept(e->out[1]);
+    for (cp_exec *e = x->first; e; e = e->impl->next) {
+        if (!e->durable || e->state != CP_STATE_RUNNING) continue;
+        x->running_bytes += cp_output_kept(e->out[0]) + cp_output_kept(e->out[1]);
+        if (e->process_id && has_dropped(e)) cp_exec_put_row(e, "running", NULL);
+    }
 }
 
 static void on_age(cp_timer *t) {
@@ -264,6 +275,7 @@ static void restore_row(void *arg, const cp_exec_row *row) {
     cp_err err;
     if (cp_exec_outputs(e, true, row->dropped, &err) == 0) {
         if (strcmp(row->state, "ended") == 0) end_from_row(e, row);
+        cp_exec_publish_told(e, row);
         cp_exec_list(e);
     }
     cp_exec_unref(e);

@@ -1,6 +1,7 @@
 #include "services/services.h"
 
 #include "base/log.h"
+#include "services/events.h"
 #include "services/exec_core.h"
 #include "services/session.h"
 #include "services/watch.h"
@@ -112,7 +113,9 @@ void cp_services_held(cp_services *s, const cp_held *h) {
 
 int cp_services_open(cp_services *s, cp_err *err) {
     (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
-    if (open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 && cp_sessions_open(s, err) == 0) return 0;
+    if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&
+        cp_sessions_open(s, err) == 0)
+        return 0;
     cp_services_close(s);
     return -1;
 }
@@ -124,6 +127,7 @@ void cp_services_close(cp_services *s) {
     if (s->sessions) cp_sessions_close(s);
     cp_pool_close(s);
     close_execs(s);
+    cp_events_close(s);
 }
 
 /* ---- shutdown ---- */

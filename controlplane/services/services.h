@@ -11,6 +11,7 @@ struct cp_sessions;
 struct cp_pool;
 struct cp_files;
 struct cp_watches;
+struct cp_events;
 
 typedef struct cp_services {
     cp_loop *loop;
@@ -26,11 +27,13 @@ typedef struct cp_services {
     struct cp_pool *pool;         /* services/pool.c: pre-started shells */
     struct cp_files *files;       /* services/files.c: cp_files_open(config->file_root), before any request */
     struct cp_watches *watches;   /* services/watch.c: made when first needed */
+    struct cp_events *events;     /* services/events.c */
+    unsigned generation;          /* how often the keeper has started this server again */
     bool draining;                /* refuse new work */
 } cp_services;
 
-/* Opens execs, pool, sessions in this order on a struct whose other fields are set, re-adopts what the keeper held
- * (cp_services_held is called for each during cp_keeper_open, before this) and agrees it with the registry. */
+/* Opens events, execs, pool, sessions in this order on a struct whose other fields are set, re-adopts what the keeper
+ * held (cp_services_held is called for each during cp_keeper_open, before this) and agrees it with the registry. */
 int cp_services_open(cp_services *s, cp_err *err);
 /* Remembers a held child until cp_services_open; takes its descriptors. Keys "x:<execution id>" are the executions',
  * those that begin with "s:" go to cp_sessions_held. svc may be otherwise empty. */

@@ -10,6 +10,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "base/sha.h"
+#include "services/events.h"
 #include "services/exec_core.h"
 
 #include <dirent.h>
@@ -83,9 +84,29 @@ void cp_session_cwd(cp_services *svc, cp_str id, char out[4096]) {
     pthread_mutex_unlock(&t->lock);
 }
 
+/* The row and its event are one transaction: each tells a restarted server of the other. */
+static void announce(struct cp_session *s) {
+    if (s->announced) return;
+    s->announced = true;
+    cp_event_publish(s->svc, &(cp_event_row){.type = CP_EVENT_SESSION_CREATED, .session = s->id, .pid = s->child.pid});
+}
+
+static void remove_row(cp_services *svc, const char *id) {
+    if (svc->registry) {
+        cp_registry_begin(svc->registry);
+        cp_registry_del_session(svc->registry, id);
+    }
+    cp_event_publish(svc, &(cp_event_row){.type = CP_EVENT_SESSION_ENDED, .session = id});
+    if (svc->registry) cp_registry_end(svc->registry);
+}
+
 void session_store(struct cp_session *s, const char *state) {
-    if (!s->svc->registry || !s->listed) return;
+    if (!s->listed) return;
     bool live = s->shell == SHELL_READY;
+    if (!s->svc->registry) {
+        announce(s);
+        return;
+    }
     cp_session_row row = {.id = s->id,
                           .cwd = s->start_cwd,
                           .state = state,
@@ -93,7 +114,10 @@ void session_store(struct cp_session *s, const char *state) {
                           .ended_ms = live ? 0 : cp_wall_ms(),
                           .pid = live ? s->child.pid : 0,
                           .pid_start = live ? s->child.start_time : 0};
+    cp_registry_begin(s->svc->registry);
     cp_registry_put_session(s->svc->registry, &row, NULL);
+    announce(s);
+    cp_registry_end(s->svc->registry);
 }
 
 /* ---- environment of the shell ---- */
@@ -167,6 +191,7 @@ static bool idle_dead(const struct cp_session *s) {
 
 static void discard(struct cp_session *s) {
     unlist(s);
+    if (s->announced) remove_row(s->svc, s->id);
     session_free(s, true);
 }
 
@@ -302,7 +327,7 @@ int cp_session_delete(cp_services *svc, cp_str id, bool keep, cp_session_done *d
     s->deleted_arg = arg;
     s->next = svc->sessions->gone;
     svc->sessions->gone = s;
-    if (svc->registry) cp_registry_del_session(svc->registry, s->id);
+    if (s->announced) remove_row(svc, s->id);
     cp_fail(&s->create_err, CP_E_SESSION_DESTROYED, "session %s has been deleted", s->id);
     session_fail_waiting(s, &s->create_err);
     if (s->current && s->current->exec) s->current->exec->session_destroyed = true;
@@ -378,7 +403,6 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     session_shell_attach(s, h);
     s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
     s->pair_next = 1u << 20;
-    session_store(s, "live");
     return true;
 }
 
@@ -450,6 +474,7 @@ static void stale_row(void *arg, const cp_session_row *row) {
         free(s->start_cwd);
         s->start_cwd = cp_str_dup(cp_str_of(row->cwd ? row->cwd : g->svc->workspace));
         s->created_wall = row->created_ms;
+        s->announced = true;
         return;
     }
     g->v = cp_realloc(g->v, (g->n + 1) * sizeof *g->v);
@@ -461,10 +486,11 @@ static int agree_with_registry(cp_services *svc, cp_err *err) {
     if (!svc->registry) return 0;
     int r = cp_registry_each_session(svc->registry, stale_row, &g, err);
     for (size_t i = 0; i < g.n; i++) {
-        if (r == 0) cp_registry_del_session(svc->registry, g.v[i]);
+        if (r == 0) remove_row(svc, g.v[i]);
         free(g.v[i]);
     }
     free(g.v);
+    for (struct cp_session *s = svc->sessions->first; r == 0 && s; s = s->next) session_store(s, "live");
     return r;
 }
 

@@ -75,6 +75,7 @@ struct cp_session {
     char token[13]; /* its folder */
     struct cp_session *prev, *next, *hash_next;
     bool listed;
+    bool announced; /* session.created has been recorded, with its row */
     int64_t created_wall;
 
     /* given at creation */

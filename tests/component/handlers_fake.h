@@ -18,6 +18,7 @@
 #include "base/fd.h"
 #include "component/handlers_client.h"
 #include "handlers/families.h"
+#include "services/events.h"
 #include "services/session.h"
 #include "services/tree.h"
 
@@ -305,10 +306,6 @@ void cp_session_cwd(cp_services *s, cp_str id, char out[4096]) {
     (void)s, (void)id;
     strcpy(out, "/");
 }
-bool cp_registry_healthy(const cp_registry *r) {
-    (void)r;
-    return true;
-}
 
 /* A stand-in for the file routes: runs on the io pool and echoes what it was given. */
 static int fake_io(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
@@ -340,7 +337,9 @@ static int fake_setup(void **state) {
     fake.workers = cp_workers_new(fake.loop, 1, &err);
     fake.config.timeout_grace = 500;
     fake.config.kill_grace = 5000;
+    fake.config.history_age = 3600;
     fake.svc = (cp_services){.loop = fake.loop, .workers = fake.workers, .config = &fake.config, .state_dir = fake.dir};
+    assert_int_equal(cp_events_open(&fake.svc, &err), 0); /* the real ones */
     fake.ctx = (cp_ctx){.loop = fake.loop, .workers = fake.workers, .svc = &fake.svc, .config = &fake.config};
     client_router = fake.router = fake.ctx.router = cp_router_new(&fake.ctx, &err);
     assert_non_null(fake.router);
@@ -363,6 +362,7 @@ static int fake_teardown(void **state) {
     while (fake.nsessions) free((char *)(uintptr_t)fake.sessions[--fake.nsessions]);
     fake_loop();
     cp_router_free(fake.router);
+    cp_events_close(&fake.svc);
     cp_workers_free(fake.workers);
     cp_loop_free(fake.loop);
     rmdir(fake.dir);

@@ -288,6 +288,7 @@ static void test_older_schema_is_migrated(void **state) {
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db,
                                   "ALTER TABLE exec DROP COLUMN timeout_ms; ALTER TABLE exec DROP COLUMN max_output;"
+                                  "DROP TABLE event; DROP TABLE event_log;"
                                   "PRAGMA user_version=1",
                                   NULL, NULL, NULL),
                      SQLITE_OK);
