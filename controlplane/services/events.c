@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 enum { RING_FIRST = 64, TRIM_STEP = 256 };
@@ -195,6 +194,7 @@ void cp_event_sub_close(cp_event_sub *sub) {
 }
 
 cp_event_got cp_event_next(cp_event_sub *sub, const cp_event_row **ev, uint64_t *gap_to) {
+    if (!sub->svc) return CP_EVENT_NONE;
     struct cp_events *v = sub->svc->events;
     if (sub->last < v->gone) {
         *gap_to = sub->last = v->gone;
@@ -236,7 +236,7 @@ int cp_events_open(cp_services *s, cp_err *err) {
 void cp_events_close(cp_services *s) {
     struct cp_events *v = s->events;
     if (!v) return;
-    assert(!v->subs);
+    while (v->subs) cp_event_sub_close(v->subs);
     for (struct publication *p; (p = v->under_way);) {
         unlink_publication(v, p);
         p->owner = NULL;

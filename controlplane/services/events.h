@@ -18,7 +18,7 @@ enum { CP_EVENTS_KEPT = 10000 }; /* at most; and for config->history_age, but al
 
 /* Reads what is kept of the former servers' events, and publishes server.restarted when there was one. */
 int cp_events_open(cp_services *s, cp_err *err);
-/* No subscriber may be left. */
+/* Subscribers that are left get no more. */
 void cp_events_close(cp_services *s);
 
 /* Records one. id and at_ms are set here, the strings are copied. Subscribers see it when it is on disk. Between

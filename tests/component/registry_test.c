@@ -299,6 +299,47 @@ static void test_older_schema_is_migrated(void **state) {
     assert_int_equal(n, 1);
 }
 
+static void count_event(void *arg, const cp_event_row *row) {
+    assert_string_equal(row->type, "t");
+    ++*(int *)arg;
+}
+static void count_exec(void *arg, const cp_exec_row *row) {
+    (void)row;
+    ++*(int *)arg;
+}
+static int events_there(struct fixture *f) {
+    uint64_t first = 0;
+    int n = 0;
+    assert_int_equal(cp_registry_each_event(f->reg, &first, count_event, &n, NULL), 0);
+    assert_true(first > 1000000000000); /* milliseconds since 1970 */
+    return n;
+}
+
+/* The second event's id exists: neither it nor the row that it came with is written, their neighbours are. */
+static void test_a_group_is_all_or_nothing(void **state) {
+    struct fixture *f = *state;
+    cp_event_row ev = {.id = 5, .type = "t"};
+    cp_exec_row other = sample;
+    int execs = 0;
+    other.id = "other";
+    cp_registry_put_event(f->reg, &ev, NULL);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), 0);
+    cp_registry_begin(f->reg);
+    cp_registry_put_exec(f->reg, &sample, NULL);
+    cp_registry_put_event(f->reg, &ev, NULL);
+    cp_registry_end(f->reg);
+    cp_registry_put_exec(f->reg, &other, NULL);
+    (void)cp_registry_flush(f->reg, NULL);
+    ev.id = 6; /* a commit that succeeds: healthy again */
+    cp_registry_put_event(f->reg, &ev, NULL);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), 0);
+    assert_int_equal(events_there(f), 2);
+    assert_int_equal(cp_registry_each_exec(f->reg, count_exec, &execs, NULL), 0);
+    assert_int_equal(execs, 1);
+    cp_registry_del_events(f->reg, 6);
+    assert_int_equal(events_there(f), 1);
+}
+
 static void test_newer_schema_is_refused(void **state) {
     struct fixture *f = *state;
     char path[128];
@@ -365,6 +406,7 @@ int main(void) {
         T(test_one_bad_row_does_not_take_its_neighbours),
         T(test_session_round_trip),
         T(test_older_schema_is_migrated),
+        T(test_a_group_is_all_or_nothing),
         T(test_newer_schema_is_refused),
         T(test_damaged_database_is_moved_aside),
         T(test_locked_database_is_waited_for),

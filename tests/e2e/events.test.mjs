@@ -115,6 +115,25 @@ for (const [door, follow] of Object.entries(doors)) {
     });
   });
 
+  test(`${door}: a subscriber keeps nobody from leaving, and comes back after a handover`, async () => {
+    const s = await start();
+    const f = await follow(s);
+    await post(s, '/api/execute', { command: 'true', executionId: 'a', sessionId: '__DISABLE_SESSION__' });
+    await until(() => f.events.length, 'an event');
+    const first = await serverPid(s);
+    s.child.kill('SIGHUP');
+    await until(() => f.ended, 'the end of the stream');
+    await until(async () => { const now = await serverPid(s); return now && now !== first; }, 'the next server');
+    await until(async () => (await get(s, '/healthz').catch(() => ({}))).status === 200, 'its answer');
+    const g = await follow(s, `?from=${f.events[0].id}`);
+    await until(() => g.events.length, 'server.restarted');
+    assert.deepEqual(g.events.map(e => [e.id, e.type]), [[f.events[0].id + 1, 'server.restarted']]);
+    await s.stop();
+    assert.deepEqual(s.exited, { code: 0, signal: null });
+    assert.ok(g.ended, 'the stream has ended with the server');
+    g.close();
+  });
+
   // A subscriber that comes back with the last id it saw, while the server is killed under 50 processes.
   test(`${door}: kill -9 loses and repeats no event`, async () => {
     const s = await start();
