@@ -48,12 +48,19 @@ static int read_params(const cp_request *req, piece *p, cp_err *err) {
 }
 
 /* An unfinished UTF-8 sequence waits for its rest: it is left for the next piece, unless nothing else would be given.
+ * Where nothing is kept behind the offset, all the rest has been dropped, and is said to be, or nobody would get past.
  */
-static void read_piece(cp_output *o, piece *p) {
+static int read_piece(cp_output *o, piece *p, cp_err *err) {
     size_t n = cp_output_read(o, p->from, (size_t)p->limit, &p->data, &p->at);
+    if (!n && cp_output_waits(o)) return cp_fail(err, CP_E_TOO_MANY_FILES, "the log cannot be opened at this moment");
+    if (!n) {
+        p->at = cp_output_total(o);
+        return 0;
+    }
     bool last = cp_output_ended(o) && p->at + n >= cp_output_total(o);
     size_t tail = p->base64 || last ? 0 : cp_utf8_tail(p->data.p, n);
     if (tail < n || n < p->limit) p->data.n -= tail;
+    return 0;
 }
 
 int cp_exec_log(const cp_request *req, cp_exec *e, cp_result *res, cp_err *err) {
@@ -62,7 +69,7 @@ int cp_exec_log(const cp_request *req, cp_exec *e, cp_result *res, cp_err *err) 
     cp_output *o = e->out[p.stream];
     uint64_t total = o ? cp_output_total(o) : 0;
     p.at = p.from;
-    if (o && p.from < total) read_piece(o, &p);
+    if (o && p.from < total && read_piece(o, &p, err) < 0) return -1;
     if (p.from > total) p.at = total; /* an offset beyond the end: nothing yet, and where the end is */
     cp_jw w = cp_success_begin(res);
     cp_jw_kz(&w, "stream", p.stream ? "stderr" : "stdout");

@@ -169,6 +169,8 @@ static cp_pull output(exec_source *s, size_t budget, cp_event *ev) {
         return CP_PULL_EVENT;
     }
     if (!cp_exec_over(s->exec)) return CP_PULL_WAIT;
+    for (int k = 0; s->open && k < 2; k++) /* what cannot be read at this moment is not missing */
+        if (cp_output_waits(s->exec->out[k])) return CP_PULL_WAIT;
     for (int k = 0; s->open && k < 2; k++)
         if (missing_event(s, k, ev)) return CP_PULL_EVENT;
     return end_event(s, ev);

@@ -44,7 +44,8 @@ static bool read_slice(gather *j) {
             uint64_t want = j->end[k] - j->at[k], at;
             size_t n =
                 cp_output_read(j->g.exec->out[k], j->at[k], want < left ? (size_t)want : left, &j->g.text[k], &at);
-            if (!n) { /* the rest was beyond the budget */
+            if (!n) { /* the rest was beyond the budget, or no descriptor is free; the log has it then */
+                j->g.truncated[k] = true;
                 j->end[k] = j->at[k];
                 break;
             }

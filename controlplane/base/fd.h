@@ -1,5 +1,7 @@
 #pragma once
 /* File descriptors: close-on-exec at birth, empty is -1, scoped close. Return -1 with errno set on failure. */
+#include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -11,6 +13,8 @@ static inline int cp_take_fd(int *fd) {
     *fd = -1;
     return v;
 }
+
+static inline bool cp_no_fd(int sys) { return sys == EMFILE || sys == ENFILE; } /* a lack that passes */
 
 int cp_pipe(int rw[2], int flags); /* pipe2 with O_CLOEXEC | flags */
 int cp_nonblock(int fd);

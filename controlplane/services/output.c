@@ -4,7 +4,11 @@
  * nothing counts as dropped: the total cap of the history is what bounds it then.
  *
  * A log that cannot be stored (disk full) goes on as if its budget were reached: what comes is read, counted and thrown
- * away, so that the child and its request end.
+ * away, so that the child and its request end. The count is kept in the file itself, which grows by a hole as bytes are
+ * thrown away (that takes no space) and has the mode CUT from then on: after a crash its size is what was written and
+ * the end of its data what is kept. Without it the next server would store what still comes at offsets that are taken.
+ * A hole begins at a block: where the budget does not tell the end of what is kept, the last bytes of a partly filled
+ * block are given up. A lack of descriptors is waited for.
  *
  * Files are created by the first bytes, in the io pool: a silent child costs no file. The descriptor is kept while
  * bytes come or cursors are open; afterwards a read opens it for itself, so a long history costs none. */
@@ -22,6 +26,8 @@
 #include <unistd.h>
 
 static void later_fn(cp_deferred *d);
+
+#define CUT (S_IRUSR | S_IWUSR | S_IXUSR)
 
 cp_output *cp_output_new(const cp_output_opts *opts, cp_err *err) {
     if (!opts->path) {
@@ -50,12 +56,28 @@ static uint64_t first_data(int fd, uint64_t known, uint64_t size) {
     return (uint64_t)at;
 }
 
+/* Kept is one run of data; what was thrown away before it and behind it are holes. */
+static void reopen_cut(cp_output *o, uint64_t size) {
+    off_t first = lseek(o->file, 0, SEEK_DATA);
+    off_t end = first < 0 ? -1 : lseek(o->file, first, SEEK_HOLE);
+    o->first = o->reading = first < 0 ? 0 : (uint64_t)first;
+    o->stored = end < 0 ? o->first : (uint64_t)end;
+    if (o->opts.stop_at_budget && o->stored > o->opts.budget) o->stored = o->opts.budget;
+    o->discarded = size - o->stored;
+    o->full = o->gap = true;
+}
+
 cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err *err) {
     cp_output *o = cp_output_new(opts, err);
     if (!o) return NULL;
     o->in_file = true;
     struct stat st;
     if (open_log(o) == 0 && fstat(o->file, &st) == 0) {
+        if ((st.st_mode & 0777) == CUT) {
+            reopen_cut(o, (uint64_t)st.st_size);
+            cp_close(&o->file);
+            return o;
+        }
         o->stored = (uint64_t)st.st_size;
         if (!opts->stop_at_budget) o->first = o->reading = first_data(o->file, dropped, o->stored);
     } else if (!opts->stop_at_budget) {
@@ -69,7 +91,48 @@ cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err
     return o;
 }
 
+static bool grow(cp_output *o) { return ftruncate(o->file, (off_t)(o->stored + o->discarded)) == 0; }
+
+/* Gives up what lies in a partly filled block, and looks whether the file system shows the hole. */
+static void cut(cp_output *o) {
+    struct stat st;
+    if (fstat(o->file, &st) < 0) return;
+    uint64_t block = st.st_blksize > 4096 ? (uint64_t)st.st_blksize : 4096, rest = o->stored % block;
+    bool at_budget = o->opts.stop_at_budget && o->stored == o->opts.budget;
+    if (!at_budget) {
+        if (rest > o->stored - o->first || ftruncate(o->file, (off_t)(o->stored - rest)) < 0) return;
+        o->stored -= rest;
+        o->discarded += rest;
+        rest = 0;
+    }
+    if (!grow(o)) return;
+    uint64_t hole = o->stored + (rest ? block - rest : 0);
+    if (hole > cp_output_total(o)) hole = cp_output_total(o);
+    o->gap = lseek(o->file, (off_t)o->first, SEEK_HOLE) == (off_t)hole && fchmod(o->file, CUT) == 0;
+    if (!o->gap) (void)!ftruncate(o->file, (off_t)o->stored);
+}
+
+void cp_output_gap(cp_output *o) {
+    if (!o->in_file || o->unlinked || o->opts.kind != CP_OUT_FILE || !o->discarded) return;
+    if (open_log(o) < 0) return; /* the next one tells the whole number */
+    if (o->gap) (void)grow(o);
+    else cut(o);
+}
+
+static void retry_fn(cp_timer *t) {
+    cp_output *o = CP_CONTAINER(t, cp_output, retry);
+    cp_output_grown(o);
+    cp_output_kick(o);
+}
+
+bool cp_output_waits(const cp_output *o) { return cp_timer_active(&o->retry); }
+
+void cp_output_retry(cp_output *o) {
+    if (!cp_timer_active(&o->retry)) cp_timer_start(o->opts.loop, &o->retry, CP_OUT_RETRY_MS, retry_fn);
+}
+
 static void destroy(cp_output *o) {
+    cp_timer_stop(o->opts.loop, &o->retry);
     cp_loop_undefer(o->opts.loop, &o->later);
     cp_loop_undefer(o->opts.loop, &o->more);
     if (o->pipe >= 0) {
@@ -104,11 +167,15 @@ uint64_t cp_output_total(const cp_output *o) { return o->stored + o->discarded; 
 uint64_t cp_output_first(const cp_output *o) { return o->first; }
 uint64_t cp_output_dropped(const cp_output *o) { return o->first + o->discarded; }
 uint64_t cp_output_kept(const cp_output *o) { return o->stored - o->first; }
+uint64_t cp_output_end(const cp_output *o) { return o->stored; }
 bool cp_output_ended(const cp_output *o) { return o->ended; }
 bool cp_output_truncated(const cp_output *o) { return o->discarded > 0; }
 
 static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
-    if (open_log(o) < 0) return 0;
+    if (open_log(o) < 0) {
+        if (cp_no_fd(errno)) cp_output_retry(o);
+        return 0;
+    }
     cp_buf_reserve(out, n);
     size_t got = 0;
     while (got < n) {
@@ -204,6 +271,7 @@ static void store_tail(cp_output *o) {
         o->stored += n;
         o->discarded += o->tail.n - n;
     }
+    if (o->discarded) cp_output_gap(o);
     cp_buf_free(&o->tail);
 }
 

@@ -53,13 +53,16 @@ uint64_t cp_output_first(const cp_output *o); /* offset of the oldest byte kept 
 uint64_t
 cp_output_dropped(const cp_output *o); /* bytes not there: the oldest (== first), or the newest with stop_at_budget */
 uint64_t cp_output_kept(const cp_output *o); /* bytes that are there: total - dropped */
+uint64_t cp_output_end(const cp_output *o);  /* offset behind the newest byte kept; the rest up to total is dropped */
 bool cp_output_ended(const cp_output *o);
 bool cp_output_truncated(const cp_output *o); /* stop_at_budget reached */
 
 /* Copies up to max bytes from offset `from` to the end of *out. Returns the number of bytes, 0 when there is nothing
- * (yet). *at gets the offset where the data begin: > from when older bytes were dropped. Page-cache speed: it may read
- * a file, so callers keep max ≤ 1 MiB on the loop. */
+ * (yet), or when no descriptor is free (cp_output_waits): cursors are woken to try again. *at gets the offset where the
+ * data begin: > from when older bytes were dropped. Page-cache speed: it may read a file, so callers keep max ≤ 1 MiB
+ * on the loop. */
 size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at);
+bool cp_output_waits(const cp_output *o); /* for a descriptor: a read that gave nothing has to come again */
 
 /* A cursor. Embed in the owner. */
 typedef struct cp_cursor {

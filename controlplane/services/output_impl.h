@@ -9,6 +9,7 @@ enum {
     CP_OUT_SLICE = 64 * 1024,        /* read by the loop from one pipe before others get their turn */
     CP_OUT_JOB = 1024 * 1024,        /* spliced by one job of the io pool */
     CP_OUT_WINDOW = 8 * 1024 * 1024, /* how far a child may run ahead of the slowest blocking cursor */
+    CP_OUT_RETRY_MS = 50,            /* no descriptor was free: until the next attempt */
 };
 
 /* One job of the io pool: open the file, write what a spill brings, punch, splice. Filled by the loop, run by a pool
@@ -41,6 +42,7 @@ struct cp_output {
     uint64_t reading;   /* reads begin here: first, or the end of the hole that is being punched */
     bool no_punch;      /* the file system makes no holes: everything is kept */
     bool full;          /* nothing more is stored: stop_at_budget reached or the disk is full */
+    bool gap;           /* the file has grown by `discarded`: a hole behind what is kept, which survives a crash */
 
     cp_io io;
     int pipe;
@@ -58,6 +60,7 @@ struct cp_output {
     cp_cursor *cursors;
     cp_cursor *iter; /* next one to be told, while telling */
     cp_deferred later, more;
+    cp_timer retry;
     bool telling, free_asked;
     struct out_job job;
 };
@@ -65,5 +68,7 @@ struct cp_output {
 void cp_output_kick(cp_output *o);   /* continues to drain where that is possible now */
 void cp_output_grown(cp_output *o);  /* there is news for the cursors */
 void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
+void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and reading go on in a moment */
+void cp_output_gap(cp_output *o);    /* writes down, in the file, how much has been thrown away behind what is kept */
 /* How many bytes may be taken from the pipe now: 0 when blocking cursors hold it back. */
 uint64_t cp_output_room(const cp_output *o);

@@ -115,6 +115,7 @@ static void throw_away(cp_output *o) {
     bool empty = k < 0;
     if (k > 0) {
         o->discarded += (size_t)k;
+        cp_output_gap(o);
         cp_metric_add(CP_M_OUTPUT_BYTES, k);
         cp_output_grown(o);
     } else if (k == 0) {
@@ -240,6 +241,13 @@ static void job_done(cp_work *w) {
     struct out_job *j = CP_CONTAINER(w, struct out_job, work);
     cp_output *o = CP_CONTAINER(j, cp_output, job);
     j->running = false;
+    if (cp_no_fd(j->sys)) { /* it could not even be opened: nothing has been moved */
+        o->reading = o->first;
+        o->readable |= j->max > 0;
+        cp_output_retry(o);
+        cp_output_settle(o);
+        return;
+    }
     harvest_file(o, j);
     harvest_hole(o, j);
     if (j->moved) {

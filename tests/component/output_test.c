@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -391,6 +392,78 @@ static void full_disk(void **state) {
     cp_output_free(o);
 }
 
+static uint64_t read_some(cp_output *o, uint64_t from, uint64_t *at) {
+    cp_autobuf cp_buf text = {0};
+    return cp_output_read(o, from, MIB, &text, at);
+}
+
+/* What was thrown away behind the kept bytes is known to whoever opens the log again, whatever the registry knew, and
+ * what still comes does not take the place of it. */
+static void cut_log_survives_its_server(void **state) {
+    (void)state;
+    enum { KEPT = 5000 };
+    int w;
+    cp_err err;
+    uint64_t at;
+    cp_output *o = open_kind(CP_OUT_FILE, KEPT, true, &w);
+    feed(w, 0, 100000);
+    until(cp_output_total(o) == 100000);
+    assert_int_equal(cp_output_end(o), KEPT);
+    cp_output_free(o); /* as a crash does: nothing is written down at this moment */
+    close(w);
+    for (int i = 0; i < 2; i++) {
+        cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, KEPT, true};
+        o = cp_output_reopen(&opts, 0, &err);
+        assert_int_equal(cp_output_total(o), 100000 + i * 3000);
+        assert_int_equal(cp_output_end(o), KEPT);
+        assert_int_equal(cp_output_kept(o), KEPT);
+        assert_int_equal(read_some(o, 0, &at), KEPT);
+        assert_int_equal(read_some(o, KEPT, &at), 0);
+        int rw[2];
+        assert_int_equal(cp_pipe(rw, 0), 0);
+        assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
+        assert_int_equal(cp_nonblock(rw[1]), 0);
+        feed_once(rw[1], 100000 + i * 3000, 3000);
+        close(rw[1]);
+        until(t.ended == i + 1);
+        assert_int_equal(cp_output_total(o), 103000 + i * 3000);
+        assert_int_equal(cp_output_end(o), KEPT);
+        cp_output_free(o);
+    }
+}
+
+/* The lowest free number is out of bounds. */
+static void no_more_fds(const struct rlimit *had) {
+    int lowest = dup(0);
+    close(lowest);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest, had->rlim_max}), 0);
+}
+
+/* Without a free descriptor nothing is lost: the child waits, and so does who reads. */
+static void no_descriptor_is_waited_for(void **state) {
+    (void)state;
+    int w;
+    uint64_t at;
+    struct rlimit had;
+    cp_output *o = open_kind(CP_OUT_FILE, MIB, false, &w);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &had), 0);
+    no_more_fds(&had);
+    feed_once(w, 0, 1000);
+    until(cp_output_waits(o));
+    assert_int_equal(cp_output_total(o), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &had), 0);
+    until(cp_output_total(o) == 1000);
+    close(w);
+    until(t.ended);
+    assert_int_equal(cp_output_dropped(o), 0);
+    no_more_fds(&had);
+    assert_int_equal(read_some(o, 0, &at), 0);
+    assert_true(cp_output_waits(o));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &had), 0);
+    assert_int_equal(read_some(o, 0, &at), 1000);
+    cp_output_free(o);
+}
+
 static void freed_while_a_job_runs(void **state) {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -440,6 +513,8 @@ int main(void) {
         T(no_pipe_is_an_end),
         T(reopened_log_goes_on),
         T(full_disk),
+        T(cut_log_survives_its_server),
+        T(no_descriptor_is_waited_for),
         T(freed_while_a_job_runs),
         T(may_be_freed_at_its_end),
     };
