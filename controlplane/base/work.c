@@ -47,21 +47,26 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
+static int start_thread(cp_workers *p) {
+    int rc = cp_thread_start(&p->threads[p->started], 256 * 1024, worker_main, p);
+    if (rc == 0) p->started++;
+    return rc;
+}
+
+/* The first thread starts here, where a failure can be told: once the table of processes is full, work that no thread
+ * takes would wait for ever. That later ones cannot start only makes the pool smaller. */
 cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
-    (void)err;
     cp_workers *p = cp_alloc(sizeof *p + threads * sizeof(pthread_t));
     p->loop = loop;
     p->max = threads;
     p->tail = &p->head;
     pthread_mutex_init(&p->mu, NULL);
     pthread_cond_init(&p->cond, NULL);
-    return p;
-}
-
-static bool start_thread(cp_workers *p) {
-    bool ok = cp_thread_start(&p->threads[p->started], 256 * 1024, worker_main, p) == 0;
-    if (ok) p->started++;
-    return ok;
+    int rc = start_thread(p);
+    if (rc == 0) return p;
+    cp_workers_free(p);
+    cp_fail_sys(err, CP_E_INTERNAL_ERROR, rc, "cannot start a thread");
+    return NULL;
 }
 
 void cp_workers_submit(cp_workers *p, cp_work *w, void (*run)(cp_work *), void (*done)(cp_work *)) {
@@ -73,7 +78,7 @@ void cp_workers_submit(cp_workers *p, cp_work *w, void (*run)(cp_work *), void (
     *p->tail = w;
     p->tail = &w->next;
     p->queued++;
-    if (p->queued > p->idle && p->started < p->max && !start_thread(p) && p->started == 0) abort();
+    if (p->queued > p->idle && p->started < p->max) start_thread(p);
     pthread_cond_signal(&p->cond);
     pthread_mutex_unlock(&p->mu);
 }

@@ -16,7 +16,7 @@ typedef struct cp_work {
     cp_workers *pool;
 } cp_work;
 
-/* Threads start when first needed, up to `threads`. NULL on failure. */
+/* One thread starts now, more when needed, up to `threads` (at least 1). NULL when not even the one can start. */
 cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err);
 /* Waits for running work; queued work still runs, its done callbacks are posted. Loop thread. */
 void cp_workers_free(cp_workers *w);
