@@ -233,7 +233,8 @@ static void tell_fn(cp_deferred *d) {
         while (tell_one(e)) {
         }
         bool over = e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED;
-        if (over && (!i->child || i->acked)) release(e); /* a durable child stays until its end is recorded */
+        bool awaited = i->forced && !i->reported && i->backend && i->backend->owns_child;
+        if (over && !awaited && (!i->child || i->acked)) release(e); /* a durable one stays until its end is recorded */
     }
     cp_exec_unref(e);
 }
@@ -254,8 +255,21 @@ void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd) {
         (void)cp_output_attach(e->out[1], -1, err_ended, e, NULL);
 }
 
+/* The client has been told of the end of what begins only now. */
+static void started_too_late(cp_exec *e, pid_t pid, uint64_t start_time) {
+    cp_tree all = {0}, mine = {0};
+    if (!e->impl->forced || !e->impl->backend || !e->impl->backend->owns_child) return;
+    if (cp_tree_snapshot(&all) == 0) cp_tree_collect(&mine, &all, pid, start_time, NULL);
+    for (size_t k = 0; k < mine.n; k++) (void)cp_proc_signal(&mine.v[k], SIGKILL);
+    cp_tree_free(&mine);
+    cp_tree_free(&all);
+}
+
 void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {
-    if (e->state != CP_STATE_STARTING) return;
+    if (e->state != CP_STATE_STARTING) {
+        started_too_late(e, pid, start_time);
+        return;
+    }
     e->state = CP_STATE_RUNNING;
     e->pid = pid;
     e->pid_start = start_time;
@@ -268,8 +282,25 @@ void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {
     cp_exec_tell(e);
 }
 
+/* The keeper may forget a child when it has ended and its end is on disk, whichever comes last. */
+static void settle_child(cp_exec *e) {
+    struct cp_exec_impl *i = e->impl;
+    if (i->acked || !i->recorded || (i->forced && i->child && !i->reported)) return;
+    if (i->child) cp_keeper_ack(e->svc->keeper, &i->child->child);
+    i->acked = true;
+}
+
+/* What was ended by force has ended after all. */
+static void late_report(cp_exec *e) {
+    if (!e->impl->forced || e->impl->reported) return;
+    e->impl->reported = true;
+    settle_child(e);
+    cp_exec_tell(e); /* releases the backend */
+}
+
 void cp_exec_failed(cp_exec *e, const cp_err *err) {
     struct cp_exec_impl *i = e->impl;
+    if (i->forced) late_report(e);
     if (i->has_exit || e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED) return;
     i->has_exit = true;
     e->start_err = *err;
@@ -296,19 +327,10 @@ static void drain_over(cp_timer *t) {
     for (int k = 0; k < 2; k++) cp_output_finish(i->self->out[k]);
 }
 
-/* What was ended by force has ended after all. */
-static void late_exit(cp_exec *e) {
-    struct cp_exec_impl *i = e->impl;
-    if (!i->forced || !i->child || i->acked) return;
-    cp_keeper_ack(e->svc->keeper, &i->child->child);
-    i->acked = true;
-    cp_exec_tell(e);
-}
-
 void cp_exec_exited(cp_exec *e, const cp_exit *x) {
     struct cp_exec_impl *i = e->impl;
     if (i->has_exit) {
-        late_exit(e);
+        late_report(e);
         return;
     }
     i->has_exit = true;
@@ -347,9 +369,10 @@ static void recorded(cp_reg_done *d) {
     if (d->failed) /* the keeper goes on holding the status: the next server will need it */
         cp_log(CP_LOG_ERROR, "registry.put", "the end of an execution could not be recorded", CP_KVZ("id", e->id),
                CP_KVZ("error", d->err.msg));
-    else if (i->child && !i->forced) cp_keeper_ack(e->svc->keeper, &i->child->child);
-    i->acked = !i->child || !i->forced; /* a forced one has not exited: there is nothing to acknowledge yet */
-    cp_exec_tell(e);                    /* releases the backend */
+    i->recorded = !d->failed;
+    if (d->failed) i->acked = true;
+    else settle_child(e);
+    cp_exec_tell(e); /* releases the backend */
     free(w);
     cp_exec_unref(e);
 }
@@ -390,12 +413,12 @@ void cp_exec_finish_end(cp_exec *e) {
 void cp_exec_force_end(cp_exec *e) {
     struct cp_exec_impl *i = e->impl;
     if (e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED) return;
-    i->has_exit = true;
-    i->forced = true;
+    if (!i->has_exit) i->forced = i->has_exit = true; /* else it is only the output that is awaited */
     for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);
     if (e->state == CP_STATE_STARTING) e->state = CP_STATE_RUNNING;
-    cp_log(CP_LOG_WARN, "exec.forced_end", "an execution was ended though its processes could not be",
-           CP_KVZ("id", e->id), CP_KVI("pid", e->pid));
+    if (i->forced)
+        cp_log(CP_LOG_WARN, "exec.forced_end", "an execution was ended though its processes could not be",
+               CP_KVZ("id", e->id), CP_KVI("pid", e->pid));
     i->out_ended[0] |= cp_output_ended(e->out[0]);
     i->out_ended[1] |= cp_output_ended(e->out[1]);
     check_end(e);

@@ -19,7 +19,8 @@ struct cp_exec_impl {
     bool oneshot;    /* counted in cp_execs.oneshots */
     const cp_exec_backend *backend;
     void *data;
-    cp_exec_child *child; /* a durable child: acknowledged once its end is on disk */
+    cp_exec_child *child;    /* a durable child: acknowledged once its end is on disk */
+    bool recorded, reported; /* its end is on disk; the backend has told how it ended, maybe after a forced end */
     bool acked, released;
 
     bool listed;                 /* in the tables, which hold a reference */

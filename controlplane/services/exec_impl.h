@@ -18,8 +18,12 @@ typedef struct cp_exec_backend {
      * itself. NULL where it cannot happen. */
     void (*unwedge)(cp_exec *e);
     /* The execution has ended, its watchers know, and its end is recorded: release what the backend holds. Once. Where
-     * the end was forced (a process that cannot be killed), this comes although cp_exec_exited was never called. */
+     * the end was forced (a process that cannot be killed), this comes although cp_exec_exited was never called, unless
+     * owns_child. */
     void (*release)(cp_exec *e);
+    /* It spawns a child for this execution alone. Its spawn may be answered after a forced end: cp_exec_started then
+     * kills it, and release waits for cp_exec_exited or cp_exec_failed. */
+    bool owns_child;
 } cp_exec_backend;
 
 /* A resolved request that outlives the client's strings; owned by the execution, freed after the start. */

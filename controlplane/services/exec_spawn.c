@@ -38,7 +38,7 @@ static void release(cp_exec *e) {
     free(s);
 }
 
-static const cp_exec_backend spawn_backend = {.name = "spawn", .release = release};
+static const cp_exec_backend spawn_backend = {.name = "spawn", .release = release, .owns_child = true};
 
 /* ---- how it failed ---- */
 

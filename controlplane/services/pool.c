@@ -230,7 +230,7 @@ static void release(cp_exec *e) {
     free(s);
 }
 
-static const cp_exec_backend pool_backend = {.name = "pool", .release = release};
+static const cp_exec_backend pool_backend = {.name = "pool", .release = release, .owns_child = true};
 
 static void begun(struct shell *s) {
     if (s->started) return;

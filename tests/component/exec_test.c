@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "base/fd.h"
+#include "services/exec_core.h"
 #include "services/tree.h"
 
 #define ARGS(...) .args = (const cp_str[]){__VA_ARGS__}, .nargs = sizeof((const cp_str[]){__VA_ARGS__}) / sizeof(cp_str)
@@ -370,6 +371,52 @@ static void kill_takes_the_tree(void **state) {
     run_free(&r);
 }
 
+/* The keeper does not answer for a while: the client has its reply in time, and what is started after that does not
+ * live on. */
+static void a_late_start_is_ended(void **state) {
+    (void)state;
+    const cp_str args[] = {CP_STR("sleep"), CP_STR("1234.7")}, ids[] = {CP_STR(""), CP_STR("late")};
+    for (size_t i = 0; i < CP_COUNT(ids); i++) {
+        struct run r;
+        cp_exec_spec s = {.sessionless = true, .command = CP_STR("sleep 1234.7"), .timeout_ms = 50, .exec_id = ids[i]};
+        s.args = args;
+        s.nargs = CP_COUNT(args);
+        assert_int_equal(kill(fx.keeper_pid, SIGSTOP), 0);
+        run_begin(&r, &s);
+        run_wait(&r);
+        assert_int_equal(r.e->outcome, CP_OUTCOME_timeout);
+        assert_int_equal(kill(fx.keeper_pid, SIGCONT), 0);
+        fx_until(r.e->impl->released); /* the keeper has reported its end */
+        assert_false(running("sleep 1234.7"));
+        run_free(&r);
+    }
+}
+
+/* A stray holds the output when the time of a kill is up: the status is known all the same. */
+static void a_kill_in_vain_keeps_the_status(void **state) {
+    (void)state;
+    struct run r;
+    cp_err err;
+    char path[128], text[32] = {0};
+    cp_exec_spec s = {.kind = CP_EXEC_PROCESS,
+                      .sessionless = true,
+                      .command = CP_STR("setsid -f bash -c 'echo $$ >stray; exec sleep 1234.8'; exec sleep 1000")};
+    fx.config.drain_window = 3600000;
+    run_begin(&r, &s);
+    fx_until(running("sleep 1234.8"));
+    assert_int_equal(cp_exec_kill(r.e, SIGKILL, 0, CP_OUTCOME_signal, NULL, NULL, &err), 0);
+    run_wait(&r);
+    assert_int_equal(r.e->outcome, CP_OUTCOME_signal);
+    assert_int_equal(r.e->signal, SIGKILL);
+    fx_until(r.e->impl->released && r.e->impl->acked);
+    run_free(&r);
+    snprintf(path, sizeof path, "%s/stray", fx.workspace);
+    int fd = open(path, O_RDONLY);
+    assert_true(read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    assert_int_equal(kill((pid_t)strtol(text, NULL, 10), SIGKILL), 0);
+}
+
 /* B039. */
 static void term_is_followed_by_kill(void **state) {
     (void)state;
@@ -560,6 +607,8 @@ int main(void) {
         T(same_id_runs_once),
         T(process_id_rules),
         T(kill_takes_the_tree),
+        T(a_late_start_is_ended),
+        T(a_kill_in_vain_keeps_the_status),
         T(term_is_followed_by_kill),
         T(stopped_child_can_be_killed),
         T(exit_143_is_no_signal),
