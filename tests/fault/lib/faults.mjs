@@ -1,0 +1,129 @@
+// What is done to the program while the load runs. Each fault ends by itself, and `excuses` knows which refusals it may
+// bring about; a refusal that no fault explains is a failure.
+import { execFile, spawn } from 'node:child_process';
+import { open, rm } from 'node:fs/promises';
+import http from 'node:http';
+import { promisify } from 'node:util';
+import { serverPid } from '../../e2e/lib/server.mjs';
+import { descriptors } from './proc.mjs';
+import { sleep } from './load.mjs';
+
+const run = promisify(execFile);
+const AFTER_MS = 3000; // an answer may be under way when its fault ends
+
+const refusals = {
+  full: ['NO_SPACE', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR', 'REGISTRY_ERROR'],
+  emfile: ['TOO_MANY_FILES', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR'],
+  locked: ['REGISTRY_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'INTERNAL_ERROR'],
+};
+
+export class Faults {
+  constructor(s, rng, state, { without = [] }) {
+    Object.assign(this, { s, rng, state, without, until: {}, kills: 0, restarts: [], done: {}, codes: {} });
+  }
+  begin(what) { this.until[what] = Infinity; this.done[what] = (this.done[what] ?? 0) + 1; }
+  over(what) { this.until[what] = Date.now() + AFTER_MS; }
+  active(...whats) { return whats.some(w => (this.until[w] ?? 0) > Date.now()); }
+  excuses(body) {
+    const code = body?.code;
+    const ok = code === 'OPERATION_INTERRUPTED' || Object.entries(refusals).some(([f, codes]) => this.active(f) && codes.includes(code));
+    if (ok) this.codes[code] = (this.codes[code] ?? 0) + 1;
+    return ok;
+  }
+
+  // From SIGKILL to the next answer. Only undisturbed ones count as a measure.
+  async kill() {
+    const pid = await serverPid(this.s);
+    if (!pid) return;
+    const quiet = !this.active('full', 'locked', 'hup');
+    const begin = process.hrtime.bigint();
+    try { process.kill(pid, 'SIGKILL'); } catch { return; }
+    this.kills++;
+    const ms = await this.answer(begin);
+    if (quiet && !this.active('full', 'locked', 'hup')) this.restarts.push(ms);
+  }
+  async answer(begin = process.hrtime.bigint(), limit = 30000) {
+    const end = Date.now() + limit;
+    for (;;) {
+      const ok = await new Promise(r => http.get(this.s.base + '/api/ping', { agent: false, timeout: 5000 }, m => { m.resume(); m.on('end', () => r(m.statusCode === 200)); m.on('error', () => r(false)); })
+        .on('error', () => r(false)).on('timeout', function () { this.destroy(); }));
+      if (ok) return Number(process.hrtime.bigint() - begin) / 1e6;
+      if (this.s.exited) throw new Error(`the program ended: ${JSON.stringify(this.s.exited)}\n${this.s.stderr.slice(-3000)}`);
+      if (Date.now() > end) throw new Error(`no answer within ${limit} ms after a kill`);
+      await sleep(1);
+    }
+  }
+
+  async hup() {
+    this.begin('hup');
+    this.s.child.kill('SIGHUP');
+    await sleep(this.rng.int(50, 400));
+    await this.answer();
+    this.over('hup');
+  }
+
+  async fill() {
+    this.begin('full');
+    const f = await open(this.state + '/ballast', 'w');
+    try {
+      const page = Buffer.alloc(1 << 16);
+      for (let size = page.length; size >= 1;) await f.write(page, 0, size).then(r => { if (r.bytesWritten < size) size = 1; }, () => { size = size > 1 ? size >> 4 : 0; });
+      await sleep(this.rng.int(200, 2000));
+    } finally {
+      await f.close();
+      await rm(this.state + '/ballast');
+    }
+    this.over('full');
+  }
+
+  async starve() {
+    const pid = await serverPid(this.s);
+    if (!pid) return;
+    this.begin('emfile');
+    const have = (await descriptors(pid)).length;
+    await run('prlimit', ['--pid', pid, `--nofile=${have + this.rng.int(0, 6)}:`]).catch(() => {});
+    await sleep(this.rng.int(200, 1500));
+    await run('prlimit', ['--pid', pid, '--nofile=65536:']).catch(() => {}); // a killed one has taken its limit along
+    this.over('emfile');
+  }
+
+  async lock() {
+    this.begin('locked');
+    const holder = spawn('python3', ['-c', `import sqlite3, sys, time
+c = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=10)
+c.execute("BEGIN IMMEDIATE")
+time.sleep(3)
+c.execute("ROLLBACK")`, this.state + '/registry.db'], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let said = '';
+    holder.stderr.on('data', d => { said += d; });
+    const code = await new Promise(r => holder.on('exit', r));
+    this.over('locked');
+    if (code && !this.active('full')) throw new Error('the lock could not be taken: ' + said);
+  }
+
+  async stop(pids) {
+    this.done.stop = (this.done.stop ?? 0) + 1;
+    const pid = this.rng.pick(pids);
+    try { process.kill(pid, 'SIGSTOP'); } catch { return; }
+    await sleep(this.rng.int(50, 1500));
+    try { process.kill(pid, 'SIGCONT'); } catch { /* it has gone */ }
+  }
+
+  // The faults of one round, at random moments of `ms`.
+  async play(ms, shells) {
+    const at = [], add = (what, n, fn) => { // all are drawn, so that leaving one out moves no other
+      for (let i = 0; i < n; i++) {
+        const t = this.rng.int(0, ms);
+        if (!this.without.includes(what)) at.push([t, fn]);
+      }
+    };
+    add('kill', this.rng.int(2, 5), () => this.kill());
+    add('hup', this.rng.int(0, 1), () => this.hup());
+    add('emfile', this.rng.chance(0.4) ? 1 : 0, () => this.starve());
+    add('lock', this.rng.chance(0.3) ? 1 : 0, () => this.lock());
+    add('full', this.rng.chance(0.4) ? 1 : 0, () => this.fill());
+    add('stop', shells.length ? this.rng.int(0, 2) : 0, () => this.stop(shells));
+    const begin = Date.now();
+    await Promise.all(at.map(async ([t, fn]) => { await sleep(Math.max(0, begin + t - Date.now())); await fn(); }));
+  }
+}
