@@ -296,6 +296,7 @@ static void resume(cp_exec *e) {
     } else {
         e->svc->execs->running++;
         cp_metric_add(CP_M_PROCESSES, 1);
+        e->impl->in_open = h && h->h.fds[0] >= 0; /* what was queued is lost; its end is the client's to give */
         if (h) cp_exec_run_held(e, &h->h);
         else lose(e);
         cp_exec_timeout_start(e); /* what is left of it */
