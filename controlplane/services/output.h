@@ -78,6 +78,8 @@ void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, vo
 void cp_cursor_advance(cp_cursor *c, uint64_t to);
 void cp_cursor_close(cp_cursor *c); /* not open is fine */
 
-/* Pipes of outputs that ended while writers lived on (cp_output_finish) are drained for as long as the loop runs; this
- * closes those of `loop`. Shutdown and tests. */
+/* Reads a pipe (taken, non-blocking) that nobody wants to hear, and throws it away until no writer is left. */
+void cp_output_drain(cp_loop *loop, int fd);
+/* Such pipes, and those of outputs that ended while writers lived on (cp_output_finish), are drained for as long as the
+ * loop runs; this closes those of `loop`. Shutdown and tests. */
 void cp_output_drains_close(cp_loop *loop);

@@ -62,14 +62,18 @@ void cp_output_drains_close(cp_loop *loop) {
     }
 }
 
-static void hand_to_drain(cp_output *o) {
-    cp_io_del(o->opts.loop, &o->io);
+void cp_output_drain(cp_loop *loop, int fd) {
     struct drain *d = cp_new(struct drain);
-    d->loop = o->opts.loop;
-    d->fd = cp_take_fd(&o->pipe);
+    d->loop = loop;
+    d->fd = fd;
     d->next = drains;
     drains = d;
     if (cp_io_add(d->loop, &d->io, d->fd, EPOLLIN, drain_event) < 0) drain_close(d);
+}
+
+static void hand_to_drain(cp_output *o) {
+    cp_io_del(o->opts.loop, &o->io);
+    cp_output_drain(o->opts.loop, cp_take_fd(&o->pipe));
 }
 
 /* ---- common ---- */

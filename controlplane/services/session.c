@@ -400,9 +400,9 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     session_set_cwd(s, s->start_cwd);
     if (session_folder_open(s, true, NULL) < 0) return false;
     list(s);
+    session_folder_drain(s);
     session_shell_attach(s, h);
     s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
-    s->pair_next = 1u << 20;
     return true;
 }
 

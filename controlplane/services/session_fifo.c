@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,6 +61,49 @@ void session_folder_remove(const char *path) {
     rmdir(path);
 }
 
+/* An output that goes on from the former server has this FIFO: nobody else may take bytes out of it. */
+static bool is_read(int fd) {
+    struct stat st, other;
+    DIR *d = fstat(fd, &st) == 0 ? opendir("/proc/self/fd") : NULL;
+    bool found = !d; /* rather not drained than stolen */
+    for (struct dirent *e; d && !found && (e = readdir(d));) {
+        int n = (int)strtol(e->d_name, NULL, 10);
+        found = n != fd && fstat(n, &other) == 0 && S_ISFIFO(other.st_mode) && other.st_ino == st.st_ino &&
+                other.st_dev == st.st_dev;
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+static void take_over_fifo(struct cp_session *s, const char *name) {
+    unsigned n = (unsigned)strtoul(name + 1, NULL, 10);
+    bool output = name[0] == 'o' || name[0] == 'e';
+    if (!strchr("oeig", name[0])) return;
+    if (n >= s->pair_next) s->pair_next = n + 1; /* what comes must not meet what goes on */
+    if (!output && s->nstale == CP_COUNT(s->stale)) return;
+    int fd = openat(s->dir, name, (output ? O_RDONLY : O_RDWR) | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return;
+    if (!output) s->stale[s->nstale++] = fd;
+    else if (is_read(fd)) cp_close(&fd);
+    else cp_output_drain(s->svc->loop, fd);
+}
+
+/* What a command that a former server started still writes, or is about to: its result is lost, it is not. The shell
+ * may be about to open its input too, or a subshell what it waits on for its go-ahead: without another end they would
+ * wait for ever. These are closed by the next report, which comes when they have been opened: then they show the end.
+ */
+void session_folder_drain(struct cp_session *s) {
+    DIR *d = opendir(s->path);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (e->d_type == DT_FIFO) take_over_fifo(s, e->d_name);
+    closedir(d);
+}
+
+void session_stale_close(struct cp_session *s) {
+    while (s->nstale) cp_close(&s->stale[--s->nstale]);
+}
+
 static void pair_free(struct session_pair *p) {
     cp_close(&p->probe[0]);
     cp_close(&p->probe[1]);
@@ -72,6 +116,7 @@ void session_folder_close(struct cp_session *s, bool remove) {
         s->pairs = p->next;
         pair_free(p);
     }
+    session_stale_close(s);
     cp_close(&s->record);
     cp_close(&s->status);
     cp_close(&s->dir);

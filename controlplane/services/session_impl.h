@@ -89,6 +89,8 @@ struct cp_session {
     size_t record_size;
     struct session_pair *pairs;
     unsigned pair_next;
+    int stale[8]; /* ends of FIFOs that the shell of a former server may wait to open */
+    size_t nstale;
 
     /* the shell */
     session_shell_state shell;
@@ -161,6 +163,8 @@ void session_gone(struct cp_session *s);                       /* a deleted one 
 int session_folder_open(struct cp_session *s, bool existing, cp_err *err);
 void session_folder_close(struct cp_session *s, bool remove);
 void session_folder_remove(const char *path);
+void session_folder_drain(struct cp_session *s); /* of a former server */
+void session_stale_close(struct cp_session *s);
 int session_fifo(struct cp_session *s, const char *name, int flags,
                  cp_err *err); /* makes it if needed, opens; fd or -1 */
 int session_pair_take(struct cp_session *s, struct session_job *j, cp_err *err);

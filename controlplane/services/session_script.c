@@ -115,13 +115,14 @@ static void cd_failed(cp_buf *out, const char *cwd) {
 
 static void fifo_name(char name[32], char kind, unsigned pair) { snprintf(name, 32, "%c%u", kind, pair); }
 
-/* stderr first: when a later redirection fails the client reads why. */
+/* stderr first: when a later redirection fails the client reads why. <>: with a read end of their own the shell and the
+ * command meet no SIGPIPE when a server dies and its read ends with it; they wait for the next one. */
 static void redirect_output(cp_buf *out, const cp_script *s) {
     char name[32];
     fifo_name(name, 'e', s->pair);
-    redirect(out, " 2>", s->dir, name);
+    redirect(out, " 2<>", s->dir, name);
     fifo_name(name, 'o', s->pair);
-    redirect(out, " >", s->dir, name);
+    redirect(out, " 1<>", s->dir, name);
 }
 
 static void redirect_all(cp_buf *out, const cp_script *s) {
@@ -213,7 +214,7 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
      * the client's TMOUT would count. */
     cp_buf_addf(out, "{ \\builtin printf 'p%llu %%s\\n' \"${BASHPID-}\"", (unsigned long long)s->seq);
     redirect(out, " >", s->dir, "s");
-    cp_buf_addz(out, "\n\\builtin read -rt 3600 " V "||\\builtin exit 125\n}");
+    cp_buf_addz(out, "\n\\builtin read -rt 3600 " V "||\\builtin kill -RTMAX-8 \"${BASHPID-}\"\n}");
     fifo_name(name, 'g', s->pair);
     redirect(out, " <", s->dir, name);
     cp_buf_addc(out, '\n');

@@ -702,7 +702,7 @@ static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
     char fifo[160];
     snprintf(fifo, sizeof fifo, "%s/gate", fx.workspace);
     expect("s", "mkfifo gate", 0, "", "");
-    cp_exec_spec s = in_session("s", "read v <gate");
+    cp_exec_spec s = in_session("s", "read v <gate; seq 1 100000; echo heard by nobody; seq 1 100000 >&2");
     run_begin(&r, &s);
     fx_until(r.starts);
     run_free(&r);
