@@ -1,6 +1,6 @@
 // Starts the real program on a free port with folders of its own, and ends it.
 import { spawn } from 'node:child_process';
-import { mkdtemp, rm, readFile, readdir } from 'node:fs/promises';
+import { chown, mkdtemp, rm, readFile, readdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -19,14 +19,20 @@ export async function until(fn, what = 'condition', ms = 30000) {
   }
 }
 
-// opts: args, env, command (serve -- CMD), workspace (default: a folder of its own)
+// opts: args, env, command (serve -- CMD), workspace (default: a folder of its own), prefix (a program that runs ours),
+// user (numeric; needs root)
 export async function start(opts = {}) {
   const dir = opts.dir ?? await mkdtemp(path.join(tmpdir(), 'conflux-e2e-'));
   const workspace = opts.workspace ?? path.join(dir, 'workspace');
   const args = ['serve', '--port', String(opts.port ?? 0), '--state', path.join(dir, 'state'), '--workspace', workspace, ...(opts.args ?? [])];
   if (opts.command) args.push('--', ...opts.command);
   const env = { ...process.env, ...opts.env };
-  const child = spawn(BIN, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
+  const whole = [...(opts.prefix ?? []), BIN, ...args];
+  if (opts.user) {
+    await chown(dir, opts.user, opts.user);
+    whole.unshift('setpriv', `--reuid=${opts.user}`, `--regid=${opts.user}`, '--clear-groups');
+  }
+  const child = spawn(whole[0], whole.slice(1), { env, stdio: ['pipe', 'pipe', 'pipe'] });
   const s = { child, dir, workspace, stdout: '', stderr: '', exited: null };
   s.exit = new Promise(resolve => child.on('exit', (code, signal) => { s.exited = { code, signal }; resolve(s.exited); }));
   child.stdout.on('data', d => { s.stdout += d; });

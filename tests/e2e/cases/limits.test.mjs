@@ -1,0 +1,133 @@
+// Field cases, group "Limits, timeouts, isolation" (B104 comes with limits and isolation themselves).
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import net from 'node:net';
+import { cpus } from 'node:os';
+import { OFF, full, group, openDoor, own, plainOwn, times } from '../lib/door.mjs';
+import { until } from '../lib/server.mjs';
+
+group('limits', {}, ({ both, plain }) => {
+  plain('B106', '[ws] the defaults can be asked for', async s => {
+    const d = await openDoor('ws', s);
+    d.m.send({ type: 'hello' });
+    const h = await until(() => d.m.stray.find(m => m.type === 'hello'), 'hello');
+    assert.deepEqual([h.pingSeconds, typeof h.limits], [15, 'object']);
+    assert.ok(Object.values(h.limits).every(v => typeof v === 'number'), JSON.stringify(h.limits));
+    await d.close();
+  });
+
+  both('B109', 'output over the limit: what fits, flags and counts, and the exit code', async d => {
+    const total = full(104857600, 20 << 20), limit = 1 << 20;
+    for (const sessionId of [OFF, 'b109']) {
+      const r = (await d.exec(`head -c ${total} /dev/zero | tr '\\0' x; (exit 3)`, { maxOutputBytes: limit, sessionId })).body;
+      assert.deepEqual([r.exitCode, r.outcome, r.stdoutTruncated, r.stderrTruncated, r.stdoutBytes, r.stdout.length], [3, 'exited', true, false, total, limit]);
+    }
+  });
+
+  both('B110', 'what was cut is there by offset', async d => {
+    const executionId = 'b110-' + d.name, limit = 1000, n = 300000;
+    const want = times(n, i => `${i + 1}\n`).join('');
+    const r = (await d.exec(`seq 1 ${n}`, { maxOutputBytes: limit, executionId })).body;
+    assert.deepEqual([r.stdoutTruncated, r.stdout], [true, want.slice(0, limit)]);
+    let got = r.stdout;
+    for (let from = limit; from < want.length;) {
+      const l = (await d.get(`/api/execution/${executionId}/logs?stream=stdout&from=${from}&limit=500000`)).body;
+      assert.deepEqual([l.from, l.dropped, l.total], [from, 0, want.length]);
+      got += l.data;
+      assert.ok(l.next > from);
+      from = l.next;
+    }
+    assert.ok(got === want);
+    const st = d.stream(`/api/execution/${executionId}/stream?from=${limit}-0`);
+    await st.done;
+    assert.ok(st.text() === want.slice(limit));
+  });
+
+  both('B112', 'the machine is busy: pings and commands are answered', async d => {
+    const hogs = times(4 * cpus().length, i => `b112-${d.name}-${i}`);
+    await Promise.all(hogs.map(id => d.startProcess(id, 'while :; do :; done')));
+    try {
+      for (let i = 0; i < 20; i++) {
+        assert.equal((await d.get('/api/ping')).status, 200);
+        assert.equal((await d.exec('true')).body.exitCode, 0);
+      }
+    } finally { await Promise.all(hogs.map(id => d.del(`/api/process/${id}?signal=KILL`))); }
+  });
+
+  both('B113', 'many slow calls at once do not hold up a short one', async (d, s) => {
+    const gate = `${s.workspace}/b113-${d.name}`;
+    let ended = 0;
+    const slow = times(100, () => d.exec(`until [ -e ${gate} ]; do sleep ${full(0.1, 0.5)}; done`).then(r => { ended++; return r; }));
+    assert.equal((await d.exec('echo short')).body.stdout, 'short\n');
+    assert.equal(ended, 0);
+    await d.exec('touch ' + gate);
+    for (const r of slow) assert.equal((await r).body.exitCode, 0);
+  });
+});
+
+own('B106', 'a timeout of 0 is none, whatever the default', { args: ['--command-timeout', '200'] }, async d => {
+  const seconds = full(70, 0.8);
+  for (const sessionId of [OFF, 'b106']) {
+    const short = await d.exec('sleep 1000', { sessionId });
+    assert.equal((sessionId === OFF ? short.body : short.body.context).timedOut, true, 'the default is in force');
+  }
+  assert.equal((await d.exec(`sleep ${seconds}; echo all`, { timeoutMs: 60000 + seconds * 1000 })).body.stdout, 'all\n');
+});
+own('B106', 'no timeout by default, and 0 is none', {}, async d => {
+  const seconds = full(70, 0.5);
+  const all = await Promise.all([undefined, 0].map(timeoutMs => d.exec(`sleep ${seconds}; echo all`, { timeoutMs })));
+  for (const r of all) assert.equal(r.body.stdout, 'all\n');
+});
+
+own('B107', 'respond-async: a long command through a proxy that cuts silent connections', {}, async (d, s) => {
+  const idle = full(60000, 1500), seconds = full(150, 4);
+  const proxy = net.createServer(a => {
+    const b = net.connect(s.port, '127.0.0.1');
+    let timer;
+    const cut = () => { clearTimeout(timer); a.destroy(); b.destroy(); };
+    const touch = () => { clearTimeout(timer); timer = setTimeout(cut, idle); };
+    touch();
+    for (const [x, y] of [[a, b], [b, a]]) { x.on('data', t => { touch(); y.write(t); }); x.on('close', cut); x.on('error', () => {}); }
+  }).listen(0, '127.0.0.1');
+  await new Promise(f => proxy.once('listening', f));
+  const port = proxy.address().port;
+  const p = await openDoor(d.name, { ...s, base: 'http://127.0.0.1:' + port, ws: 'ws://127.0.0.1:' + port });
+  const first = await p.post('/api/execute', { command: `sleep ${seconds}; echo through`, sessionId: OFF, executionId: 'b107' }, { headers: { Prefer: 'respond-async' } });
+  assert.deepEqual([first.status, first.body.executionId], [202, 'b107']);
+  const r = await until(async () => { const q = await p.get(`/api/execution/b107?waitMs=${Math.floor(idle / 3)}`); return q.status === 200 && q; }, 'the result', 300000);
+  assert.equal(r.body.stdout, 'through\n');
+  await p.close();
+  proxy.close();
+});
+
+plainOwn('B107', 'detachAfterMs hands out the execution on either door', {}, async s => {
+  for (const name of ['http', 'ws']) {
+    const d = await openDoor(name, s);
+    const r = (await d.exec('sleep 0.5; echo end', { detachAfterMs: 50 })).body;
+    assert.equal(r.detached, true);
+    assert.equal((await d.get(`/api/execution/${r.executionId}?waitMs=20000`)).body.stdout, 'end\n');
+    await d.close();
+  }
+});
+
+own('B111', 'logs have a budget: the newest is kept, what was dropped is counted', { args: ['--log-budget', String(full(64 << 20, 1 << 20))] }, async (d, s) => {
+  const cap = full(64 << 20, 1 << 20), lines = full(500e6, 5e6); // 10 bytes a line
+  await d.startProcess('b111', `seq -f 'l%08.0f' 1 ${lines}`);
+  await until(async () => (await d.wait('b111')).status === 200, 'the end', 600000);
+  const used = Number(execFileSync('du', ['-s', '-B1', s.dir + '/state'], { encoding: 'utf8' }).split('\t')[0]);
+  assert.ok(used < 2 * cap + (8 << 20), `${used} bytes on the disk`);
+  const l = (await d.get('/api/process/b111/logs?stream=stdout&from=0&limit=100000000')).body;
+  const want = i => `l${String(i).padStart(8, '0')}\n`;
+  assert.deepEqual([l.total, l.next, l.from, l.dropped + l.data.length], [lines * 10, lines * 10, 0, l.next]);
+  assert.ok(l.dropped > 0 && l.dropped >= l.total - cap - (1 << 20), `${l.dropped} dropped`);
+  const first = Math.ceil(l.dropped / 10);
+  assert.ok(l.data.includes(want(first + 2)), 'the data begin where the dropped bytes end');
+  const tail = (await d.get(`/api/process/b111/logs?stream=stdout&from=${l.total - 10}`)).body;
+  assert.equal(tail.data, want(lines));
+  const p = await d.process('b111');
+  assert.equal(p.dropped.stdout, l.dropped);
+  const st = d.stream('/api/process/b111/stream?from=0');
+  await st.done;
+  const told = st.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
+  assert.equal(told + st.text().length, lines * 10, 'received and declared dropped is all that was written');
+});
