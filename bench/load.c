@@ -8,8 +8,10 @@
  *   load stream --port P --body JSON          one stream on a WebSocket: bytes of the child per second
  *   load idle  --port P --conns N             opens N WebSockets, prints "open", holds them until stdin closes
  *
- * Common: --seconds S (3), --warmup S (0.3). Only loopback is ever addressed. A response that is not 200 ends the run
- * with an error: a fast failure is no result. */
+ * Common: --seconds S (3), --warmup S (0.3). --pace MS (ws, one in flight): a request begins MS after the one before it
+ * began, so that what is measured is the latency of a call and not the rate at which the machine can start programs.
+ * Only loopback is ever addressed. A response that is not 200 ends the run with an error: a fast failure is no result.
+ */
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -34,7 +36,7 @@
 extern char **environ;
 
 static struct options {
-    int port, inflight, conns;
+    int port, inflight, conns, pace;
     double seconds, warmup;
     const char *method, *path, *body;
 } opt = {.inflight = 1, .conns = 1, .seconds = 3, .warmup = 0.3, .method = "GET", .path = "/api/ping"};
@@ -270,6 +272,13 @@ static unsigned response_id(cp_str m) {
     return (unsigned)strtoul(id, NULL, 10);
 }
 
+/* Waits until the next request is due, and lets it begin then. */
+static void pace(uint64_t *started) {
+    int64_t left = (int64_t)(*started + (uint64_t)opt.pace * 1000000 - cp_now_ns());
+    if (left > 0) poll(NULL, 0, (int)(left / 1000000));
+    *started = cp_now_ns();
+}
+
 static int ws_requests(void) {
     int fd = dial_ws();
     cp_frame_in dec;
@@ -284,6 +293,7 @@ static int ws_requests(void) {
         put_request(&out, i);
     }
     do {
+        if (opt.pace) pace(started);
         send_all(fd, out.p, out.n);
         cp_buf_clear(&out);
         ssize_t k = read(fd, in, sizeof in);
@@ -459,6 +469,7 @@ static void parse(char **argv) {
         if (strcmp(name, "--port") == 0) opt.port = whole(v, 65535);
         else if (strcmp(name, "--inflight") == 0) opt.inflight = whole(v, 1024);
         else if (strcmp(name, "--conns") == 0) opt.conns = whole(v, 20000);
+        else if (strcmp(name, "--pace") == 0) opt.pace = whole(v, 60000);
         else if (strcmp(name, "--seconds") == 0) opt.seconds = strtod(v, NULL);
         else if (strcmp(name, "--warmup") == 0) opt.warmup = strtod(v, NULL);
         else if (strcmp(name, "--method") == 0) opt.method = v;

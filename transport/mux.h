@@ -9,6 +9,8 @@
  * - "window" and its credit count the UTF-8 bytes of the "data" strings. With nothing unacknowledged one event is
  * always sent, however small the window.
  * - cancel, stdin and window name a request by the id it was sent with, string or number.
+ * - An error with an id ends that request, unless it has "of": "stdin" or "window": then that message was refused, and
+ *   the request goes on.
  *
  * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
 #include "transport/pending.h"
@@ -123,6 +125,8 @@ void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *
 void mux_put_err(mux *m, cp_str id, const cp_err *err);
 /* The same for a message that never became a request: counted for /metrics. */
 void mux_refuse(mux *m, cp_str id, const cp_err *err);
+/* A "stdin" or "window" message about request id was refused: the request itself goes on. */
+void mux_refuse_message(mux *m, cp_str id, const char *of, const cp_err *err);
 void mux_refuse_as(mux *m, cp_str id, const char *code, int status, const char *msg);
 void mux_put_hello(mux *m, cp_str id);
 /* Ends p with this result, of which it takes what it owns; p is gone afterwards or, when large, is being sent. */

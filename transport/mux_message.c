@@ -79,7 +79,7 @@ static int feed_stdin(mux *m, const mux_msg *msg, cp_str id, cp_err *err) {
 
 static void on_stdin(mux *m, const mux_msg *msg, cp_str id) {
     cp_err err = {0};
-    if (feed_stdin(m, msg, id, &err) < 0) mux_refuse(m, id, &err);
+    if (feed_stdin(m, msg, id, &err) < 0) mux_refuse_message(m, id, "stdin", &err);
 }
 
 /* cancel, stdin and window must name a request. */

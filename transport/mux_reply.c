@@ -96,7 +96,7 @@ void mux_refuse_as(mux *m, cp_str id, const char *code, int status, const char *
     mux_put_error(m, id, code, status, msg);
 }
 
-void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg) {
+static void put_error(mux *m, cp_str id, const char *of, const char *code, int status, const char *msg) {
     cp_autobuf cp_buf b = {0};
     cp_jw w = cp_jw_on(&b);
     cp_jw_obj(&w);
@@ -105,11 +105,21 @@ void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *
         cp_jw_key(&w, "id");
         cp_jw_raw(&w, id);
     }
+    if (of) cp_jw_kz(&w, "of", of);
     cp_jw_kz(&w, "code", code);
     cp_jw_kz(&w, "message", msg);
     cp_jw_ki64(&w, "status", status);
     cp_jw_end_obj(&w);
     put_text(m, &b);
+}
+
+void mux_put_error(mux *m, cp_str id, const char *code, int status, const char *msg) {
+    put_error(m, id, NULL, code, status, msg);
+}
+
+void mux_refuse_message(mux *m, cp_str id, const char *of, const cp_err *err) {
+    count_refusal(m, cp_code_http(err->code));
+    put_error(m, id, of, cp_code_name(err->code), cp_code_http(err->code), err->msg);
 }
 
 void mux_put_err(mux *m, cp_str id, const cp_err *err) {

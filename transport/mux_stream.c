@@ -55,7 +55,9 @@ void mux_window(mux *m, cp_str id, yyjson_val *bytes) {
     pend *p = pend_find(&m->table, id);
     uint64_t n = yyjson_get_uint(bytes);
     if (!yyjson_is_uint(bytes) || !n || n > UINT64_C(1) << 53) {
-        mux_refuse_as(m, id, "VALIDATION_FAILED", 400, "bytes must be a whole number above 0");
+        cp_err err;
+        cp_fail_field(&err, "bytes", "bytes must be a whole number above 0");
+        mux_refuse_message(m, id, "window", &err);
         return;
     }
     if (!p || !p->window) return;

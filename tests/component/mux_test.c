@@ -531,18 +531,17 @@ static void stdin_messages(void **state) {
     WAIT_FOR(x->h, held.eof);
     assert_string_equal(held.input, "hello");
     client_text(x->c, "{\"type\":\"stdin\",\"id\":1,\"data\":\"%%\",\"encoding\":\"base64\"}");
-    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"code\":\"VALIDATION_FAILED\"");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"of\":\"stdin\",\"code\":\"VALIDATION_FAILED\"");
     client_text(x->c, "{\"type\":\"stdin\",\"id\":1}");
-    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"code\":\"VALIDATION_FAILED\"");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"of\":\"stdin\",\"code\":\"VALIDATION_FAILED\"");
     client_text(x->c, "{\"type\":\"stdin\",\"id\":1,\"data\":\"bad\"}");
-    expect_message(
-        x->c,
-        "{\"type\":\"error\",\"id\":1,\"code\":\"PROCESS_ERROR\",\"message\":\"stdin is closed\",\"status\":500}");
+    expect_message(x->c, "{\"type\":\"error\",\"id\":1,\"of\":\"stdin\",\"code\":\"PROCESS_ERROR\",\"message\":\"stdin "
+                         "is closed\",\"status\":500}");
     client_text(x->c, "{\"type\":\"stdin\",\"id\":2,\"data\":\"x\"}");
-    expect_start(x->c, "{\"type\":\"error\",\"id\":2,\"code\":\"NOT_FOUND\"");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":2,\"of\":\"stdin\",\"code\":\"NOT_FOUND\"");
     client_text(x->c, "{\"type\":\"request\",\"id\":3,\"method\":\"POST\",\"path\":\"/stream?open=1\"}");
     client_text(x->c, "{\"type\":\"stdin\",\"id\":3,\"data\":\"x\"}");
-    expect_start(x->c, "{\"type\":\"error\",\"id\":3,\"code\":\"NOT_SUPPORTED\"");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":3,\"of\":\"stdin\",\"code\":\"NOT_SUPPORTED\"");
 }
 
 /* ---- streams ---- */
@@ -660,7 +659,7 @@ static void window(void **state) {
     }
     assert_true(seen >= 1500000); /* each newline is two bytes */
     client_text(x->c, "{\"type\":\"window\",\"id\":1,\"bytes\":-1}");
-    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"code\":\"VALIDATION_FAILED\"");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":1,\"of\":\"window\",\"code\":\"VALIDATION_FAILED\"");
 }
 
 /* ---- fairness ---- */
