@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "services/exec_core.h"
+#include "services/session_script.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -350,6 +351,8 @@ static void settle_outcome(cp_exec *e) {
     const cp_exit *x = &i->exit;
     if (i->forced) {
         e->outcome = i->why == CP_OUTCOME_exited ? CP_OUTCOME_lost : i->why;
+    } else if (e->session && x->signal == CP_SCRIPT_UNBEGUN) {
+        e->outcome = CP_OUTCOME_lost; /* it has not run: its server died before the go-ahead */
     } else {
         e->signal = x->signal;
         e->exit_code = x->signal ? 128 + x->signal : x->code;

@@ -400,6 +400,7 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     session_set_cwd(s, s->start_cwd);
     if (session_folder_open(s, true, NULL) < 0) return false;
     list(s);
+    s->pair_next = (unsigned)cp_wall_ms(); /* beyond what former servers have given */
     session_folder_drain(s);
     session_shell_attach(s, h);
     s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */

@@ -76,10 +76,10 @@ static bool is_read(int fd) {
 }
 
 static void take_over_fifo(struct cp_session *s, const char *name) {
-    unsigned n = (unsigned)strtoul(name + 1, NULL, 10);
+    uint64_t n;
     bool output = name[0] == 'o' || name[0] == 'e';
-    if (!strchr("oeig", name[0])) return;
-    if (n >= s->pair_next) s->pair_next = n + 1; /* what comes must not meet what goes on */
+    if (!strchr("oeig", name[0]) || !cp_str_u64(cp_str_of(name + 1), UINT32_MAX - 1, &n)) return;
+    if (n >= s->pair_next) s->pair_next = (unsigned)n + 1; /* what comes must not meet what goes on */
     if (!output && s->nstale == CP_COUNT(s->stale)) return;
     int fd = openat(s->dir, name, (output ? O_RDONLY : O_RDWR) | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return;
@@ -95,8 +95,7 @@ static void take_over_fifo(struct cp_session *s, const char *name) {
 void session_folder_drain(struct cp_session *s) {
     DIR *d = opendir(s->path);
     if (!d) return;
-    for (struct dirent *e; (e = readdir(d));)
-        if (e->d_type == DT_FIFO) take_over_fifo(s, e->d_name);
+    for (struct dirent *e; (e = readdir(d));) take_over_fifo(s, e->d_name); /* by name: d_type may be unknown */
     closedir(d);
 }
 
@@ -104,7 +103,7 @@ void session_stale_close(struct cp_session *s) {
     while (s->nstale) cp_close(&s->stale[--s->nstale]);
 }
 
-static void pair_free(struct session_pair *p) {
+void session_pair_free(struct session_pair *p) {
     cp_close(&p->probe[0]);
     cp_close(&p->probe[1]);
     free(p);
@@ -114,7 +113,7 @@ void session_folder_close(struct cp_session *s, bool remove) {
     while (s->pairs) {
         struct session_pair *p = s->pairs;
         s->pairs = p->next;
-        pair_free(p);
+        session_pair_free(p);
     }
     session_stale_close(s);
     cp_close(&s->record);
@@ -129,7 +128,7 @@ void session_pair_drop(struct cp_session *s, struct session_pair *p) {
         snprintf(name, sizeof name, "%c%u", *kind, p->n);
         unlinkat(s->dir, name, 0);
     }
-    pair_free(p);
+    session_pair_free(p);
 }
 
 static bool hung_up(const struct session_pair *p) {

@@ -169,6 +169,7 @@ int session_fifo(struct cp_session *s, const char *name, int flags,
                  cp_err *err); /* makes it if needed, opens; fd or -1 */
 int session_pair_take(struct cp_session *s, struct session_job *j, cp_err *err);
 void session_pair_drop(struct cp_session *s, struct session_pair *p); /* unlinks: nobody else will open it */
+void session_pair_free(struct session_pair *p); /* the names stay: the shell may be about to open them */
 int session_stdin_open(struct cp_session *s, struct session_job *j, cp_err *err);
 void session_job_close(struct session_job *j);
 

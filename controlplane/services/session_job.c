@@ -97,8 +97,7 @@ static void abandon(struct session_job *j) {
     if (j->booked) cp_keeper_forget(j->svc->keeper, &j->kid.child);
     j->booked = false;
     session_job_close(j);
-    if (j->pair) session_pair_drop(j->s, j->pair);
-    j->pair = NULL;
+    if (j->pair) session_pair_free(cp_take(j->pair));
     j->state = JOB_DETACHED;
     j->s = NULL;
     job_unref(j);
@@ -368,6 +367,7 @@ static void done(struct cp_session *s, struct session_job *j, int status) {
 
 void session_report(struct cp_session *s, const cp_report *r) {
     struct session_job *j = s->current;
+    session_stale_close(s);
     if (!j || r->seq != j->seq) return; /* late, or made up */
     switch (r->kind) {
     case 'd': done(s, j, (int)(r->value & 255)); return;

@@ -214,7 +214,8 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
      * the client's TMOUT would count. */
     cp_buf_addf(out, "{ \\builtin printf 'p%llu %%s\\n' \"${BASHPID-}\"", (unsigned long long)s->seq);
     redirect(out, " >", s->dir, "s");
-    cp_buf_addz(out, "\n\\builtin read -rt 3600 " V "||\\builtin kill -RTMAX-8 \"${BASHPID-}\"\n}");
+    cp_buf_addz(out,
+                "\n\\builtin read -rt 3600 " V "||{ \\builtin kill -RTMAX-8 \"${BASHPID-}\";\\builtin exit 125;}\n}");
     fifo_name(name, 'g', s->pair);
     redirect(out, " <", s->dir, name);
     cp_buf_addc(out, '\n');

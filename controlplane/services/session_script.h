@@ -6,10 +6,15 @@
  * reports. What the client sent is only ever the value of an element, so no quote, heredoc or comment in it can swallow
  * a line of ours; and since both lines stand at the top level, `break`, `return` and an aborted evaluation cannot skip
  * the report. A loop of ours around an eval (the obvious form) fails that: the client's `break` would leave it. */
+#include <signal.h>
+
 #include "base/buf.h"
 
 /* The one name that a session's shell has from us. An array: driver, command, report, then scratch. */
 #define CP_SCRIPT_VAR "__conflux"
+/* How a subshell ends whose go-ahead does not come: its server died before. No exit code could be told from one of a
+ * command that has run. */
+#define CP_SCRIPT_UNBEGUN (SIGRTMAX - 8)
 
 typedef struct cp_script {
     const char *dir; /* the session's private folder */
