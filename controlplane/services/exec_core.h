@@ -81,7 +81,9 @@ struct cp_execs {
     struct cp_held_child *held;
     struct cp_orphan *orphans; /* children of former servers that nobody wants, until they are gone */
     struct cp_kill *kills;     /* under way, also of executions that are not listed any more */
-    bool set_user;             /* config->child_user, resolved */
+    cp_tree procs;             /* /proc as of procs_at, for kills of one round: see exec_kill.c */
+    uint64_t procs_at;
+    bool set_user; /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;
     char *user;

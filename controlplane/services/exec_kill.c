@@ -45,12 +45,21 @@ static void poll_kill(cp_timer *t);
 
 /* ---- the tree ---- */
 
+/* One look at /proc serves all kills of a round (ending hundreds of processes took a look at all of them for each, and
+ * held the loop for seconds). What starts meanwhile is met by the next look: a kill looks until all are gone. */
+static cp_tree *procs(struct cp_execs *x) {
+    uint64_t now = cp_loop_now(x->svc->loop);
+    if (x->procs.n && x->procs_at == now) return &x->procs;
+    cp_tree_free(&x->procs);
+    if (cp_tree_snapshot(&x->procs) < 0) cp_tree_free(&x->procs);
+    x->procs_at = now;
+    return &x->procs;
+}
+
 static void collect_default(cp_exec *e, cp_tree *out) {
-    cp_tree all = {0};
     char mark[CP_MARK_MAX];
-    if (cp_tree_snapshot(&all) == 0)
-        cp_tree_collect(out, &all, e->pid, e->pid_start, cp_proc_mark(e->pid, mark, sizeof mark) ? mark : NULL);
-    cp_tree_free(&all);
+    cp_tree_collect(out, procs(e->svc->execs), e->pid, e->pid_start,
+                    cp_proc_mark(e->pid, mark, sizeof mark) ? mark : NULL);
 }
 
 static void collect(cp_exec *e, cp_tree *out) {
@@ -65,12 +74,9 @@ static bool knows(const cp_tree *t, const cp_proc *p) {
     return false;
 }
 
-static void descend(cp_tree *out, const cp_tree *seen) {
-    cp_tree all = {0};
-    if (seen->n && cp_tree_snapshot(&all) == 0)
-        for (size_t i = 0; i < seen->n; i++)
-            if (cp_proc_alive(&seen->v[i])) cp_tree_collect(out, &all, seen->v[i].pid, seen->v[i].start_time, NULL);
-    cp_tree_free(&all);
+static void descend(struct cp_execs *x, cp_tree *out, const cp_tree *seen) {
+    for (size_t i = 0; i < seen->n; i++)
+        if (cp_proc_alive(&seen->v[i])) cp_tree_collect(out, procs(x), seen->v[i].pid, seen->v[i].start_time, NULL);
 }
 
 /* Looks again; returns how many are new. Those are signalled; with `everyone`, the known ones too. */
@@ -78,7 +84,7 @@ static size_t pursue(struct cp_kill *k, int sig, bool everyone) {
     cp_tree now = {0};
     size_t before = k->seen.n;
     collect(k->e, &now);
-    descend(&now, &k->seen);
+    descend(k->e->svc->execs, &now, &k->seen);
     for (size_t i = 0; i < now.n; i++)
         if (now.v[i].state != 'Z' && !knows(&k->seen, &now.v[i])) cp_tree_add(&k->seen, &now.v[i]);
     cp_tree_free(&now);

@@ -87,6 +87,7 @@ static void close_execs(cp_services *s) {
         free(h->key);
         free(h);
     }
+    cp_tree_free(&x->procs);
     free(x->bash);
     free(x->by_id);
     free(x->by_pid);

@@ -109,9 +109,18 @@ bool cp_proc_mark(pid_t pid, char *out, size_t cap) {
     return false;
 }
 
-static bool carries(pid_t pid, const char *mark) {
+/* FNV-1a; never 0, which says "not read yet". */
+static uint64_t hash_of(const char *z) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (; *z; z++) h = (h ^ (unsigned char)*z) * UINT64_C(1099511628211);
+    return h ? h : 1;
+}
+
+/* The environment of a process is read once for a snapshot: many kills ask it in turn. A match is looked at again. */
+static bool carries(cp_proc *p, const char *mark, uint64_t hash) {
     char have[CP_MARK_MAX];
-    return cp_proc_mark(pid, have, sizeof have) && strcmp(have, mark) == 0;
+    if (!p->mark) p->mark = hash_of(cp_proc_mark(p->pid, have, sizeof have) ? have : "");
+    return p->mark == hash && cp_proc_mark(p->pid, have, sizeof have) && strcmp(have, mark) == 0;
 }
 
 /* Marks in `in` (by index) everything that descends from what is marked. Children may have smaller pids than their
@@ -142,17 +151,18 @@ static void add_in_order(cp_tree *out, const cp_tree *all, bool *in) {
     }
 }
 
-void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark) {
+void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const char *mark) {
     if (root <= 1 || all->n == 0) return;
     const cp_proc *r = find(all, root);
     bool ours = r && r->start_time == root_start;
+    uint64_t hash = mark ? hash_of(mark) : 0;
     cp_autofree bool *in = cp_alloc(all->n);
     for (size_t i = 0; i < all->n; i++) {
-        const cp_proc *p = &all->v[i];
+        cp_proc *p = &all->v[i];
         /* While members of a group live its number is not given to a new process: with the leader gone they are still
          * the ones we know, unless the number has a new owner. */
         bool member = (ours || !r) && (p->pgid == root || p->sid == root) && p->start_time >= root_start;
-        in[i] = (ours && p == r) || member || (mark && carries(p->pid, mark));
+        in[i] = (ours && p == r) || member || (mark && carries(p, mark, hash));
     }
     mark_descendants(all, in);
     add_in_order(out, all, in);

@@ -12,6 +12,7 @@ typedef struct cp_proc {
     char state;          /* R S D Z T … */
     uint64_t start_time; /* clock ticks since boot */
     uint64_t cpu_ticks, rss_bytes;
+    uint64_t mark; /* tree.c's: a hash of the mark, 0 not read yet */
 } cp_proc;
 
 /* Reads /proc/pid/stat; false when it does not exist (any more). */
@@ -27,7 +28,7 @@ int cp_tree_snapshot(cp_tree *all);
 /* Adds to `out` from the snapshot: root (if pid and start time match), all its descendants, the members of its process
  * group and session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not
  * look). No duplicates; parents before children. */
-void cp_tree_collect(cp_tree *out, const cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
+void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
 /* The mark in the environment that pid was started with; false when there is none or it may not be read. */
 enum { CP_MARK_MAX = 64 };
 bool cp_proc_mark(pid_t pid, char *out, size_t cap);
