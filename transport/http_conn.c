@@ -281,7 +281,8 @@ static void on_room(void *arg) {
         if (pull == CP_PULL_WAIT && !c->draining) return;
         if (pull == CP_PULL_EVENT) continue;
         cp_source *src = cp_take(c->src);
-        if (c->to.http11) cp_outbox_add(&c->out, "0\r\n\r\n", 5);
+        /* Without its last chunk a body counts as cut: so does one that goes on, when we do not. */
+        if (c->to.http11 && pull == CP_PULL_END) cp_outbox_add(&c->out, "0\r\n\r\n", 5);
         finish(c);
         src->ops->close(src, pull == CP_PULL_WAIT ? CP_END_SHUTDOWN : CP_END_DONE, false);
         return;

@@ -167,8 +167,10 @@ static void finish(mux *m, pend *p, cp_pull how) {
     bool interrupted = how == CP_PULL_WAIT;
     mux_close_source(m, p, interrupted ? CP_END_SHUTDOWN : CP_END_DONE, false);
     if (how == CP_PULL_FAIL) mux_put_error(m, pend_id(p), "STREAM_ERROR", 500, "The source of the stream failed");
+    else if (interrupted) /* not its end: who takes it for that does not come back for the rest */
+        mux_put_error(m, pend_id(p), "OPERATION_INTERRUPTED", 409, "The server is shutting down");
     else mux_put_response(m, pend_id(p), 200, (cp_str){0});
-    mux_end(m, p, how == CP_PULL_FAIL ? 500 : 200, false);
+    mux_end(m, p, how == CP_PULL_FAIL ? 500 : interrupted ? 409 : 200, false);
 }
 
 /* Charges what was sent, and passes the turn on when the share is used up. */
