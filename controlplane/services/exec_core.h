@@ -125,3 +125,4 @@ void cp_exec_evict(cp_exec *e);  /* out of history, logs and registry */
 void cp_exec_age_start(cp_services *s);
 void cp_exec_orphans_close(cp_services *s);
 int cp_exec_restore(cp_services *s, cp_err *err);
+void cp_exec_lose(cp_exec *e); /* one of a former server that nothing is left of */

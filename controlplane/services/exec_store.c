@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "services/exec_core.h"
+#include "services/session.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -259,7 +260,7 @@ static void disown(cp_services *s, cp_held *h) {
 }
 
 /* The child is gone and so is its status: the keeper died as well. */
-static void lose(cp_exec *e) {
+void cp_exec_lose(cp_exec *e) {
     e->state = CP_STATE_RUNNING;
     e->impl->has_exit = e->impl->forced = true;
     cp_exec_attach_output(e, -1, -1);
@@ -298,7 +299,7 @@ static void resume(cp_exec *e) {
         cp_metric_add(CP_M_PROCESSES, 1);
         e->impl->in_open = h && h->h.fds[0] >= 0; /* what was queued is lost; its end is the client's to give */
         if (h) cp_exec_run_held(e, &h->h);
-        else lose(e);
+        else if (!cp_session_inherits(e->svc, e->id)) cp_exec_lose(e);
         cp_exec_timeout_start(e); /* what is left of it */
     }
     if (h) free_held(h);

@@ -163,7 +163,7 @@ static struct cp_session *session_blank(cp_services *svc, cp_str id) {
     struct cp_session *s = cp_new(struct cp_session);
     s->svc = svc;
     s->id = cp_str_dup(id);
-    s->dir = s->record = s->status = s->script = s->exports_fd = -1;
+    s->dir = s->record = s->status = s->script = s->depot = s->exports_fd = -1;
     s->created_wall = cp_wall_ms();
     return s;
 }
@@ -172,6 +172,7 @@ static void session_free(struct cp_session *s, bool remove_folder) {
     session_shell_forget(s);
     cp_loop_undefer(s->svc->loop, &s->later);
     session_folder_close(s, remove_folder);
+    cp_close(&s->depot);
     for (char **e = s->env; e && *e; e++) free(*e);
     free(s->env);
     free(s->start_cwd);
@@ -359,6 +360,7 @@ void cp_sessions_held(cp_services *svc, const cp_held *h) {
     held->h = *h;
     held->key = cp_str_dup(cp_str_of(h->key));
     held->h.key = held->key;
+    held->n = session_depot_list(h->fds[2], held->v);
     held->next = t->held;
     t->held = held;
 }
@@ -407,12 +409,24 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     return true;
 }
 
+/* What could not be gone on with. */
+static void lose_rest(cp_services *svc, struct session_held *held) {
+    for (size_t i = 0; i < held->n; i++) {
+        cp_exec *e = cp_exec_find(svc, cp_str_of(held->v[i].id));
+        if (e && e->state == CP_STATE_STARTING) cp_exec_lose(e);
+        session_deposit_close(&held->v[i]);
+    }
+}
+
 /* The shell may be at work for nobody: a line that only reports is answered when that is over. */
-static void restore(cp_services *svc, cp_held *h) {
+static void restore(cp_services *svc, struct session_held *held) {
+    cp_held *h = &held->h;
     const char *id = id_of_key(h->key);
     struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
     s->status = h->fds[1];
+    s->depot = h->fds[2];
     if (id && revive(s, h)) {
+        session_inherit(s, held);
         session_job_push(s, session_job_internal(s, JOB_SYNC), false);
         session_pump(s);
         return;
@@ -508,7 +522,8 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
     while (t->held) {
         struct session_held *held = t->held;
         t->held = held->next;
-        restore(svc, &held->h);
+        restore(svc, held);
+        lose_rest(svc, held);
         free(held->key);
         free(held);
     }

@@ -15,6 +15,8 @@ int cp_sessions_open(cp_services *s, cp_err *err); /* called by cp_services_open
 void cp_sessions_close(cp_services *s);
 /* A shell of a former server (key "s:…"), before cp_sessions_open; takes the descriptors. */
 void cp_sessions_held(cp_services *s, const cp_held *h);
+/* Whether one of these has been at this execution: then cp_sessions_open goes on with it. */
+bool cp_session_inherits(cp_services *s, const char *exec_id);
 
 /* Creates one; done(arg, err NULL or failure, id) on the loop, asynchronously, when its shell is ready. A live id:
  * -1 SESSION_ALREADY_EXISTS; a dead one is replaced. LIMIT_EXCEEDED over the limit. */

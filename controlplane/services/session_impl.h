@@ -31,6 +31,16 @@ struct session_pair {
     bool quiet; /* the last writer has gone */
 };
 
+/* A foreground command that the next server can go on with (session_depot.c). */
+enum { SESSION_DEPOSIT_FDS = 6, SESSION_DEPOT_MAX = 8, SESSION_DEPOSIT_ID = 132 };
+struct session_deposit {
+    uint64_t seq, begin_ticks;
+    int32_t last_pid, status; /* status: as reported; -1: it is at work */
+    uint32_t pair, temp_cwd;
+    char id[SESSION_DEPOSIT_ID];  /* of the execution */
+    int fds[SESSION_DEPOSIT_FDS]; /* read ends and placeholders of the output, both of the input; -1 */
+};
+
 typedef enum {
     JOB_QUEUED,
     JOB_TURN /* the session's current */,
@@ -52,6 +62,8 @@ struct session_job {
     session_job_kind kind;
     uint64_t seq;
     bool temp_cwd;          /* the command runs in a folder of its own: where the shell stands does not change */
+    bool deposited;         /* in the depot */
+    bool inherited;         /* begun by a former server */
     bool has_pid, answered; /* background: "p" and "d" have come */
     bool failed;            /* background: exec.c has been told */
     uint64_t answered_ms;
@@ -96,6 +108,7 @@ struct cp_session {
     session_shell_state shell;
     cp_child child;
     int script;      /* write end of its program */
+    int depot;       /* -1: none could be made */
     char *shell_cwd; /* where this one is started */
     unsigned cwd_try;
     cp_io status_io;
@@ -134,6 +147,8 @@ struct session_held {
     struct session_held *next;
     cp_held h;
     char *key;
+    struct session_deposit v[SESSION_DEPOT_MAX];
+    size_t n;
 };
 
 struct cp_sessions {
@@ -173,6 +188,20 @@ void session_pair_free(struct session_pair *p); /* the names stay: the shell may
 int session_stdin_open(struct cp_session *s, struct session_job *j, cp_err *err);
 void session_job_close(struct session_job *j);
 
+/* session_depot.c */
+int session_depot_open(void);                                       /* fd or -1 */
+bool session_depot_put(int depot, const struct session_deposit *d); /* copies its descriptors */
+/* Takes out the one with this seq: of a command at work, or of its end. */
+bool session_depot_drop(int depot, const struct session_deposit *which);
+/* What is in it, oldest first; it stays there. The caller owns the descriptors. */
+size_t session_depot_list(int depot, struct session_deposit out[SESSION_DEPOT_MAX]);
+void session_deposit_close(struct session_deposit *d);
+
+/* session_inherit.c */
+void session_deposit(struct cp_session *s, struct session_job *j);
+void session_deposit_status(struct cp_session *s, struct session_job *j, int status);
+void session_inherit(struct cp_session *s, struct session_held *held); /* goes on with what the former server left */
+
 /* session_shell.c */
 void session_shell_start(struct cp_session *s);
 void session_shell_attach(struct cp_session *s, const cp_held *h); /* of a former server */
@@ -194,5 +223,7 @@ void session_fail_waiting(struct cp_session *s, const cp_err *err);
 struct session_job *session_job_internal(struct cp_session *s, session_job_kind kind);
 void session_job_push(struct cp_session *s, struct session_job *j, bool front);
 void session_turn_over(struct cp_session *s);
-void session_no_pid(struct cp_session *s); /* the background command at turn will not report its pid */
+void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d);
+void session_unanswered(struct cp_session *s); /* what a former server began will not be reported */
+void session_no_pid(struct cp_session *s);     /* the background command at turn will not report its pid */
 void session_collect_owned(struct session_job *j, cp_tree *out);

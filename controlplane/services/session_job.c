@@ -188,6 +188,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     j->begin_ticks = ticks_now();
     j->last_pid = last_pid(s->svc);
     if (!j->exec->cwd && !j->temp_cwd) j->exec->cwd = cp_str_dup(cp_str_of(s->cwd));
+    if (j->kind == JOB_FOREGROUND) session_deposit(s, j);
     if (type_lines(s, &text, err) < 0) return -1;
     if (j->kind == JOB_FOREGROUND) {
         cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
@@ -198,7 +199,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
 
 static void give_back(struct cp_session *s, struct session_job *j) {
     session_job_close(j);
-    if (j->pair && j->kind == JOB_BACKGROUND) {
+    if (j->pair && (j->kind == JOB_BACKGROUND || j->deposited)) {
         session_pair_drop(s, j->pair);
     } else if (j->pair) {
         j->pair->next = s->pairs;
@@ -263,6 +264,7 @@ static void foreground_done(struct cp_session *s, struct session_job *j, int sta
     s->last_status = status;
     session_exports_refresh(s);
     if (!j->temp_cwd) update_cwd(s);
+    session_deposit_status(s, j, status);
     cp_close(&j->keep[0]); /* before exec.c looks: the end of the output shows at once */
     cp_close(&j->keep[1]);
     cp_exit x = {.code = status};
@@ -486,6 +488,40 @@ static void release(cp_exec *e) {
 }
 
 static const cp_exec_backend backend = {.name = "session", .collect = collect, .unwedge = unwedge, .release = release};
+
+/* ---- begun by a former server ---- */
+
+void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d) {
+    struct session_job *j = s->current = job_new(s, JOB_FOREGROUND);
+    j->exec = e;
+    j->seq = d->seq;
+    j->state = JOB_TURN;
+    j->deposited = j->inherited = true;
+    j->begin_ticks = d->begin_ticks;
+    j->last_pid = d->last_pid;
+    j->temp_cwd = d->temp_cwd;
+    j->pair = cp_new(struct session_pair);
+    j->pair->n = d->pair;
+    for (int k = 0; k < 2; k++) {
+        j->pair->probe[k] = fcntl(d->fds[k], F_DUPFD_CLOEXEC, 0);
+        j->keep[k] = cp_take_fd(&d->fds[2 + k]);
+    }
+    j->in_read = cp_take_fd(&d->fds[4]);
+    j->in_keep = cp_take_fd(&d->fds[5]);
+    cp_exec_set_backend(e, &backend, j);
+    cp_exec_attach_output(e, cp_take_fd(&d->fds[0]), cp_take_fd(&d->fds[1]));
+    cp_exec_started(e, s->child.pid, s->child.start_time);
+    session_watch_turn(s);
+}
+
+/* Its report was read by a server that died before it could tell, or it had not been typed yet. */
+void session_unanswered(struct cp_session *s) {
+    struct session_job *j = s->current;
+    cp_close(&j->keep[0]);
+    cp_close(&j->keep[1]);
+    if (j->exec) cp_exec_force_end(j->exec);
+    session_turn_over(s);
+}
 
 /* ---- the entry ---- */
 

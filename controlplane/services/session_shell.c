@@ -139,7 +139,7 @@ static int spawn(struct cp_session *s, int program, cp_err *err) {
                       .env = (const char *const *)s->env,
                       .cwd = cwd_choice(s),
                       .fds = {program, -1, -1, -1, -1, -1, -1, -1},
-                      .hold = {s->script, s->status, -1},
+                      .hold = {s->script, s->status, s->depot},
                       .key = cp_buf_z(&key),
                       .own_session = true,
                       .set_user = t->set_user,
@@ -156,6 +156,7 @@ static int start(struct cp_session *s, cp_err *err) {
     cp_autofd int program = rw[0];
     s->script = rw[1];
     cp_nonblock(s->script);
+    if (s->depot < 0) s->depot = session_depot_open();
     cp_autobuf cp_buf hello = {0};
     cp_script_hello(&hello);
     if (session_type(s, cp_buf_str(&hello)) < 0 ||
@@ -322,7 +323,9 @@ static void poll_turn(cp_timer *t) {
         if (cp_now_ms() - j->answered_ms >= CP_SESSION_PID_MS) session_no_pid(s);
     } else if (!swallowed(s)) {
         s->silent_polls = 0;
-    } else if (++s->silent_polls >= 2) {
+    } else if (++s->silent_polls >= 2 && j->inherited) {
+        session_unanswered(s);
+    } else if (s->silent_polls >= 2) {
         s->broken = true;
         cp_log(CP_LOG_INFO, "session.broken", "a shell does not run what it reads", CP_KVZ("session", s->id));
         session_shell_kill(s);

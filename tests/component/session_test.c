@@ -671,7 +671,7 @@ static void restart(const char *id) {
                  .key = key,
                  .pid = s->child.pid,
                  .start_time = s->child.start_time,
-                 .fds = {dup(s->script), dup(s->status), -1}};
+                 .fds = {dup(s->script), dup(s->status), dup(s->depot)}};
     cp_err err = {0};
     cp_services_close(&fx.s);
     cp_services_held(&fx.s, &h);
@@ -717,6 +717,44 @@ static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "7\n");
     run_free(&r);
+}
+
+/* With an id of its own a command has its result and every byte, whether it ends after the restart or has reported. */
+static void a_command_with_an_id_is_gone_on_with(void **state) {
+    (void)state;
+    struct run r;
+    char fifo[160];
+    cp_err err = {0};
+    cp_autobuf cp_buf want = {0};
+    fx.s.registry = cp_registry_open(fx.loop, fx.dir, &err);
+    assert_non_null(fx.s.registry);
+    snprintf(fifo, sizeof fifo, "%s/gate", fx.workspace);
+    expect("s", "mkfifo gate", 0, "", "");
+    cp_exec_spec s = in_session("s", "echo begun; read v <gate; seq 1 100000; echo err >&2; (exit 7)");
+    s.exec_id = CP_STR("keep");
+    run_begin(&r, &s);
+    fx_until(cp_output_total(r.e->out[0]) == 6); /* no job of the pool is under way: a crash would have ended it */
+    run_free(&r);
+    for (int i = 0; i < 3; i++) restart("s");
+    r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    r.e = cp_exec_find(&fx.s, CP_STR("keep"));
+    assert_non_null(r.e);
+    assert_int_equal(r.e->state, CP_STATE_RUNNING);
+    cp_exec_ref(r.e);
+    cp_exec_watch_add(r.e, &r.w);
+    cp_autofd int gate = open(fifo, O_WRONLY | O_CLOEXEC);
+    assert_true(gate >= 0);
+    assert_int_equal(write(gate, "5\n", 2), 2);
+    run_wait(&r);
+    cp_buf_addz(&want, "begun\n");
+    for (int i = 1; i <= 100000; i++) cp_buf_addf(&want, "%d\n", i);
+    cp_autofree char *out = run_output(&r, 0), *errors = run_output(&r, 1);
+    assert_string_equal(out, cp_buf_z(&want));
+    assert_string_equal(errors, "err\n");
+    assert_int_equal(r.e->exit_code, 7);
+    assert_int_equal(r.e->outcome, CP_OUTCOME_exited);
+    run_free(&r);
+    expect("s", "echo $v", 0, "5\n", "");
 }
 
 static void what_cannot_be_revived_is_let_go(void **state) {
@@ -815,6 +853,7 @@ int main(void) {
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(a_command_with_an_id_is_gone_on_with),
         TEST(what_cannot_be_revived_is_let_go),
         TEST(job_control_and_timeouts_of_the_client),
         cmocka_unit_test_setup_teardown(as_another_user, setup_child_user, teardown_child_user),

@@ -80,6 +80,12 @@ async function settle(what, fn, problems) { // [] when it is so in the end
   await until(async () => (left = await fn()).length === 0, what, sanitized ? 20000 : 10000).catch(() => problems.push(`${what}: ${left.slice(0, 5).join(' | ')} (${left.length})`));
 }
 
+const summary = all => {
+  const n = new Map();
+  for (const f of all.map(x => x.replace(/\d+/g, 'N').replace(/.*\/sessions\/[^/]*/, 'session'))) n.set(f, (n.get(f) ?? 0) + 1);
+  return [...n].map(([f, k]) => `${k} ${f}`).join(', ');
+};
+
 // What runs when nothing is asked for: keeper, server and the shells that wait for work.
 async function idle(s) {
   const keeper = s.child.pid, server = await serverPid(s);
@@ -106,7 +112,7 @@ async function nothingLeft(s, load, base) {
   for (const who of ['keeper', 'server'])
     await settle(`descriptors of the ${who}`, async () => {
       const all = await descriptors(who === 'keeper' ? s.child.pid : await serverPid(s));
-      return all.length > base[who] + FD_SLACK ? [`${all.length}, were ${base[who]}`, ...all.slice(-12)] : [];
+      return all.length > base[who] + FD_SLACK ? [`${all.length}, were ${base[who]}: ${summary(all)}`] : [];
     }, p);
   const mb = { keeper: await rss(s.child.pid), server: await rss(await serverPid(s)) };
   for (const who of ['keeper', 'server']) if (!sanitized && mb[who] > MAX_RSS_MB[who]) p.push(`${who}: ${mb[who].toFixed(1)} MB resident`);

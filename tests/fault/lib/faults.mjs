@@ -19,7 +19,7 @@ const refusals = {
 
 export class Faults {
   constructor(s, rng, state, { without = [] }) {
-    Object.assign(this, { s, rng, state, without, until: {}, kills: 0, restarts: [], done: {}, codes: {} });
+    Object.assign(this, { s, rng, state, without, until: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
   }
   begin(what) { this.until[what] = Infinity; this.done[what] = (this.done[what] ?? 0) + 1; }
   over(what) { this.until[what] = Date.now() + AFTER_MS; }

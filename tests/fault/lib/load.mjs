@@ -157,7 +157,7 @@ export class Load {
     } catch { throw new Lost(); }
     if (gone) throw new Lost();
     if (r.type === 'response' && r.status === 200 && n) {
-      if (!c.over) c.bad('the stream was ended without a last event');
+      if (!c.over) throw new Error(`the stream was ended without a last event: ${JSON.stringify(r).slice(0, 300)}`);
       return null;
     }
     return { status: r.status, body: r.body ?? r };
@@ -335,6 +335,7 @@ export class Load {
     if (c.never && ran) c.bad(`was refused (${c.never}) but ran`);
     if (c.never || (c.mayVanish && c.exitCode === undefined)) return;
     if (c.outcome === 'lost' && !ran) return; // the intent was recorded, the server died before it came to a start
+    if (!ran && c.exitCode === undefined && this.faults.done.emfile + this.faults.done.full) { this.refused++; return; } // it could not be started, and says so
     if (!ran && !c.doomed) return c.bad(`never ran, but ended: ${c.outcome} ${c.exitCode}`);
     if (ended ? c.exitCode !== c.code : !(c.doomed && [137, 143].includes(c.exitCode))) c.bad(`exit code ${c.exitCode} (${c.outcome}) instead of ${c.code}${ended ? '' : '; did not come to its end'}`);
     const log = c.mayVanish ? c.total : await this.log(c);
