@@ -38,6 +38,7 @@ typedef struct cp_slot {
     int fd;            /* CivetWeb's, claimed; -1 when free, unknown or taken */
     uint64_t since;    /* cp_now_ms of the last change of state, or of the last call of cp_slot_deadline */
     uint64_t deadline; /* body or file in transit: cut at this time; 0 none */
+    pid_t tid;         /* of the worker */
     /* the rest is the worker's own */
     int wakefd;    /* eventfd: the loop has something for a parked worker; -1 until needed */
     bool answered; /* the current request has had its reply */

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +200,14 @@ static int start(cp_server *srv, uint16_t port, cp_err *err) {
     return 0;
 }
 
+/* A connection that says nothing needs no worker: the kernel keeps it until its first bytes come (or, after as long as
+ * a head may take, hands it over all the same). Where it does not know how, silent ones are shed under pressure. */
+static void defer_accept(const cp_server *srv) {
+    int fd = cp_fds_listener(srv->gate.port), seconds = (int)(srv->t->config->header_timeout / 1000);
+    if (seconds < 1) seconds = 1;
+    if (fd >= 0) (void)setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
+}
+
 /* ---- self-test ---- */
 
 static const char selftest_path[] = "/.conflux-selftest/";
@@ -325,6 +334,7 @@ int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err)
         server_free(srv);
         return -1;
     }
+    defer_accept(srv);
     t->server = srv;
     t->forget = forget;
     *bound = srv->gate.port;

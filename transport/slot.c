@@ -13,19 +13,25 @@
 #include "base/log.h"
 #include "base/metrics.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum {
     TICK_MS = 50,
-    GRACE_MS = 250, /* silent or idle for less is not shut */
-    SLOW_MS = 1000, /* nor is a transfer whose last step began later than that */
+    IDLE_MS = 250,    /* idle after a reply for less is not shut */
+    SILENT_MS = 1000, /* silent since it connected: a busy client may take a while from connect to send */
+    SLOW_MS = 1000,   /* nor is a transfer whose last step began later than that */
 };
 
 cp_slot *cp_slot_new(cp_server *srv) {
     cp_slot *s = cp_new(cp_slot);
     s->srv = srv;
     s->fd = s->wakefd = -1;
+    s->tid = gettid();
     pthread_mutex_init(&s->mu, NULL);
     return s;
 }
@@ -175,13 +181,31 @@ static int longest_first(const void *a, const void *b) {
 
 typedef bool sheddable(const cp_slot *s, uint64_t now);
 
+/* Is it the client that lets its worker wait? On a machine with more to do than processors, a worker may not have come
+ * to read the request that lies there, or to begin the one that it has read: then it is runnable, not asleep. */
+static bool waits_for_client(const cp_slot *s) {
+    char path[64], text[512], *after_name;
+    int unread = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)s->tid);
+    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : cp_read_full(fd, text, sizeof text - 1);
+    if (n <= 0) return true;
+    text[n] = '\0';
+    after_name = strrchr(text, ')');
+    if (after_name && strncmp(after_name, ") S", 3) != 0) return false;
+    return ioctl(s->fd, FIONREAD, &unread) < 0 || unread == 0;
+}
+
 static bool is_idle(const cp_slot *s, uint64_t now) {
-    return s->fd >= 0 && (s->state == CP_SLOT_SILENT || s->state == CP_SLOT_IDLE) && now - s->since >= GRACE_MS;
+    uint64_t quiet = now - s->since;
+    bool long_enough =
+        (s->state == CP_SLOT_SILENT && quiet >= SILENT_MS) || (s->state == CP_SLOT_IDLE && quiet >= IDLE_MS);
+    return s->fd >= 0 && long_enough && waits_for_client(s);
 }
 
 /* In the middle of a body or a file, and waiting for its client. */
 static bool is_slow(const cp_slot *s, uint64_t now) {
-    return s->fd >= 0 && s->deadline && s->deadline != UINT64_MAX && now - s->since >= SLOW_MS;
+    return s->fd >= 0 && s->deadline && s->deadline != UINT64_MAX && now - s->since >= SLOW_MS && waits_for_client(s);
 }
 
 static size_t find_idlers(cp_server *srv, idler *list, uint64_t now, sheddable *may_be_shed) {

@@ -200,8 +200,22 @@ static void a_silent_crowd_does_not_stop_the_service(void **state) {
     for (int i = 0; i < CROWD; i++) fds[i] = dial(f);
     assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
     assert_int_equal(ask(f, "POST /now?exec HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}", "exec"), 200);
-    assert_true(cp_metric_values[CP_M_HTTP_SHED] > 0);
     for (int i = 0; i < CROWD; i++) close(fds[i]);
+    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
+}
+
+/* The kernel does not keep those that have begun to speak: each gets a worker, and is shed. */
+static void a_crowd_that_stops_within_a_head_does_not_stop_the_service(void **state) {
+    fixture *f = *state;
+    enum { STAMMERERS = 150 };
+    static int fds[STAMMERERS];
+    for (int i = 0; i < STAMMERERS; i++) {
+        fds[i] = dial(f);
+        put(fds[i], "G");
+    }
+    assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
+    assert_true(cp_metric_values[CP_M_HTTP_SHED] > 0);
+    for (int i = 0; i < STAMMERERS; i++) close(fds[i]);
     WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
 }
 
@@ -331,6 +345,7 @@ int main(void) {
     };
     const struct CMUnitTest crowd[] = {
         cmocka_unit_test(a_silent_crowd_does_not_stop_the_service),
+        cmocka_unit_test(a_crowd_that_stops_within_a_head_does_not_stop_the_service),
         cmocka_unit_test(an_idle_crowd_does_not_stop_the_service),
         cmocka_unit_test(waiting_requests_are_handed_over),
     };
