@@ -97,45 +97,6 @@ describe('mux', () => {
     assert.equal(bytes.readUInt16BE(2), 1002);
   });
 
-  test('cancel of a buffered command ends its tree and says so (B040)', async () => {
-    const r = m.post('/api/execute', { command: 'echo $$; sleep 1000', sessionId: OFF, executionId: 'cancel-me' }, { id: 'c1' });
-    const pid = await until(async () => Number((await get(s, '/api/execution/cancel-me/logs?stream=stdout&from=0')).body.data), 'the pid');
-    m.send({ type: 'cancel', id: 'c1' });
-    const a = await r;
-    assert.equal(JSON.stringify(a).includes('ancelled') || JSON.stringify(a).includes('CANCELLED'), true, JSON.stringify(a));
-    await gone(pid);
-  });
-
-  test('cancel of a stream detaches by default and kills on request', async () => {
-    for (const kill of [false, true]) {
-      let pid;
-      const started = new Promise(resolve => {
-        m.post('/api/execute/stream', { command: 'echo $$; sleep 1000', sessionId: OFF }, { id: 'st' + kill }, e => { if (e.type === 'stdout') { pid = Number(e.data); resolve(); } }).catch(() => {});
-      });
-      await started;
-      m.send({ type: 'cancel', id: 'st' + kill, kill: kill || undefined });
-      if (kill) await gone(pid);
-      else {
-        assert.equal((await m.get('/api/ping')).status, 200);
-        process.kill(pid, 0);
-        process.kill(pid, 'SIGKILL');
-      }
-    }
-    m.send({ type: 'cancel', id: 'nobody' });
-    assert.equal((await m.get('/api/ping')).status, 200);
-  });
-
-  test('stdin by message: start, data and end in one segment (B012)', async () => {
-    for (let i = 0; i < 100; i++) {
-      const r = m.post('/api/execute', { command: 'cat', stdin: 'open', sessionId: OFF }, { id: 'in' + i });
-      m.send({ type: 'stdin', id: 'in' + i, data: 'payload ' + i });
-      m.send({ type: 'stdin', id: 'in' + i, data: Buffer.from([0x21]).toString('base64'), encoding: 'base64', eof: true });
-      assert.equal((await r).body.stdout, `payload ${i}!`);
-    }
-    m.send({ type: 'stdin', id: 'in0', data: 'late' });
-    assert.equal((await next(m, e => e.id === 'in0')).type, 'error');
-  });
-
   test('a stream with a window stops at its credit and goes on with more', async () => {
     let got = 0;
     const r = m.post('/api/execute/stream', { command: 'head -c 300000 /dev/zero | tr "\\0" w', sessionId: OFF }, { id: 'win', window: 50000 },
@@ -210,13 +171,6 @@ describe('mux', () => {
         process.kill(pid, 'SIGKILL');
       }
     }
-  });
-
-  test('deleting a session ends its pending requests at once (B099)', async () => {
-    const held = Array.from({ length: 20 }, () => m.post('/api/execute', { command: 'sleep 1000', sessionId: 'doomed' }));
-    await until(async () => (await get(s, '/api/session/list')).body.data.includes('doomed'), 'the session');
-    assert.equal((await post(s, '/api/session/delete', { sessionId: 'doomed' })).status, 200);
-    for (const h of held) { const r = await h; assert.deepEqual([r.status, r.body.code], [410, 'SESSION_DESTROYED']); }
   });
 });
 

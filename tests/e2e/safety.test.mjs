@@ -5,7 +5,7 @@ import net from 'node:net';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { get, post, start, until } from './lib/server.mjs';
+import { get, post, start } from './lib/server.mjs';
 import { connect } from './lib/mux.mjs';
 
 const ROUTES = [
@@ -149,15 +149,6 @@ test('an open address without a token is refused at start', async () => {
   assert.notEqual((await s.exit).code, 0);
   assert.match(s.stderr, /--insecure/);
   await rm(s.dir, { recursive: true, force: true });
-});
-
-test('100 clean closes leave no warning and no error in the log', async () => {
-  const s = await start();
-  try {
-    for (let i = 0; i < 100; i++) await (await connect(s)).close();
-    await until(async () => /conflux_websockets 0/.test(await (await fetch(s.base + '/metrics')).text()), 'all sockets to be closed');
-    assert.doesNotMatch(s.stderr, /level=(warn|error)/);
-  } finally { await s.stop(); }
 });
 
 describe('--file-root', () => {

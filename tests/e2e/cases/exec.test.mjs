@@ -109,6 +109,8 @@ group('exec', {}, ({ both, plain }) => {
       m.ws._socket.uncork();
       assert.equal((await r).body.stdout, 'payload ' + i);
     }
+    m.send({ type: 'stdin', id: 'in0', data: 'late' });
+    assert.equal((await until(() => m.stray.find(x => x.id === 'in0'), 'the refusal of late input')).type, 'error');
     await d.close();
   });
 

@@ -79,7 +79,7 @@ own('B106', 'no timeout by default, and 0 is none', {}, async d => {
   for (const r of all) assert.equal(r.body.stdout, 'all\n');
 });
 
-own('B107', 'respond-async: a long command through a proxy that cuts silent connections', {}, async (d, s) => {
+own('B107', 'answered at once and asked for again: a long command through a proxy that cuts silent connections', {}, async (d, s) => {
   const idle = full(60000, 1500), seconds = full(150, 4);
   const proxy = net.createServer(a => {
     const b = net.connect(s.port, '127.0.0.1');
@@ -92,8 +92,14 @@ own('B107', 'respond-async: a long command through a proxy that cuts silent conn
   await new Promise(f => proxy.once('listening', f));
   const port = proxy.address().port;
   const p = await openDoor(d.name, { ...s, base: 'http://127.0.0.1:' + port, ws: 'ws://127.0.0.1:' + port });
-  const first = await p.post('/api/execute', { command: `sleep ${seconds}; echo through`, sessionId: OFF, executionId: 'b107' }, { headers: { Prefer: 'respond-async' } });
-  assert.deepEqual([first.status, first.body.executionId], [202, 'b107']);
+  const request = { command: `sleep ${seconds}; echo through`, sessionId: OFF, executionId: 'b107' };
+  if (d.name === 'http') {
+    const first = await p.post('/api/execute', request, { headers: { Prefer: 'respond-async' } });
+    assert.deepEqual([first.status, first.body.executionId, first.headers.location], [202, 'b107', '/api/execution/b107']);
+  } else {
+    const first = await p.post('/api/execute', { ...request, detachAfterMs: 0 });
+    assert.deepEqual([first.body.detached, first.body.executionId], [true, 'b107']);
+  }
   const r = await until(async () => { const q = await p.get(`/api/execution/b107?waitMs=${Math.floor(idle / 3)}`); return q.status === 200 && q; }, 'the result', 300000);
   assert.equal(r.body.stdout, 'through\n');
   await p.close();

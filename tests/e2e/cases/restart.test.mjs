@@ -7,7 +7,7 @@ import { get, post, serverPid, until } from '../lib/server.mjs';
 
 own('B117', 'descriptors and threads stay level over many calls', {}, async (d, s) => {
   const pid = await serverPid(s), n = full(10000, 400);
-  const count = async () => [(await readdir(`/proc/${pid}/fd`)).length, (await readdir(`/proc/${s.child.pid}/fd`)).length];
+  const count = async () => [(await readdir(`/proc/${pid}/fd`)).length, (await readdir(`/proc/${s.child.pid}/fd`)).length, (await readdir(`/proc/${pid}/task`)).length];
   const work = async calls => {
     for (let i = 0; i < calls; i += 10) {
       await Promise.all(times(10, k => d.exec('echo x', { sessionId: k % 2 ? OFF : 'b117' })));

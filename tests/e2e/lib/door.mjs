@@ -25,6 +25,9 @@ class Stream {
   sees(text) { return until(() => this.text().includes(text), `"${text}" in the stream`); }
 }
 
+// Node keeps the handle of a socket that is reset when it has been closed already, and then never exits.
+const reset = k => { if (!k.destroyed && !k.readableEnded) k.resetAndDestroy(); };
+
 class HttpDoor {
   name = 'http';
   constructor(s) { this.s = s; this.agent = new http.Agent({ keepAlive: true, maxSockets: Infinity }); this.sockets = new Set(); }
@@ -48,7 +51,7 @@ class HttpDoor {
     st.done = new Promise(resolve => { end = resolve; });
     st.opened = this.#open(method, path, body, headers).then(({ req, res }) => {
       st.cancel = () => req.destroy();
-      st.cut = () => req.socket.resetAndDestroy();
+      st.cut = () => { if (!res.complete) reset(req.socket); }; // else the socket may serve another request by now
       st.pause = () => req.socket.pause();
       st.resume = () => req.socket.resume();
       let text = '';
@@ -73,7 +76,7 @@ class HttpDoor {
     st.opened.catch(() => end({ status: 0, lost: true }));
     return st;
   }
-  cut() { for (const k of this.sockets) k.resetAndDestroy(); this.sockets.clear(); }
+  cut() { this.sockets.forEach(reset); this.sockets.clear(); }
   another() { return new HttpDoor(this.s); }
   close() { this.agent.destroy(); for (const k of this.sockets) k.destroy(); }
 }
@@ -97,7 +100,7 @@ class WsDoor {
     st.resume = () => this.m.ws._socket.resume();
     return st;
   }
-  cut() { this.m.ws._socket.resetAndDestroy(); }
+  cut() { if (!this.m.closed) reset(this.m.ws._socket); }
   another() { return WsDoor.open(this.s); }
   close() { return this.m.close(); }
 }
