@@ -404,6 +404,7 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     list(s);
     s->pair_next = (unsigned)cp_wall_ms(); /* beyond what former servers have given */
     session_folder_drain(s);
+    (void)session_exports_open(s); /* the shell may be about to write there, and would wait for a reader */
     session_shell_attach(s, h);
     s->seq = cp_now_us(); /* reports of commands that the former server gave carry other numbers */
     return true;

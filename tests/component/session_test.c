@@ -719,6 +719,29 @@ static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
     run_free(&r);
 }
 
+/* What the former server had typed and the shell has not come to yet: every FIFO in it still has another end. */
+static void a_shell_behind_its_server_is_not_left_waiting(void **state) {
+    (void)state;
+    for (int background = 0; background < 2; background++) {
+        struct run r;
+        cp_autobuf cp_buf exports = {0};
+        cp_exec_spec s = in_session("s", "cat; seq 1 100000");
+        expect("s", "v=1", 0, "", "");
+        cp_proc shell = {.pid = session("s")->child.pid, .start_time = session("s")->child.start_time};
+        assert_int_equal(cp_proc_signal(&shell, SIGSTOP), 0);
+        s.kind = background ? CP_EXEC_STREAM : CP_EXEC_BUFFERED;
+        s.stdin_open = true;
+        run_begin(&r, &s);
+        fx_until(session("s")->current && session("s")->current->exec == r.e);
+        cp_script_exports(&exports, session("s")->path);
+        assert_int_equal(session_type(session("s"), cp_buf_str(&exports)), 0);
+        run_free(&r);
+        restart("s");
+        assert_int_equal(cp_proc_signal(&shell, SIGCONT), 0);
+        expect("s", "echo [$v]", 0, "[1]\n", "");
+    }
+}
+
 /* With an id of its own a command has its result and every byte, whether it ends after the restart or has reported. */
 static void a_command_with_an_id_is_gone_on_with(void **state) {
     (void)state;
@@ -853,6 +876,7 @@ int main(void) {
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(a_shell_behind_its_server_is_not_left_waiting),
         TEST(a_command_with_an_id_is_gone_on_with),
         TEST(what_cannot_be_revived_is_let_go),
         TEST(job_control_and_timeouts_of_the_client),
