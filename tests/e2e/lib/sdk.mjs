@@ -1,5 +1,5 @@
 // Loads the unmodified npm package @cloudflare/sandbox in plain Node: modules that exist only inside Workers are given
-// as empty ones, and imports without an ending get theirs.
+// as empty ones, imports without an ending get theirs, and what is a module without saying so (Node 18 goes by that) is one.
 import { register } from 'node:module';
 import WebSocket from 'ws';
 
@@ -19,7 +19,8 @@ export async function resolve(name, context, next) {
   }
 }
 export async function load(url, context, next) {
-  return url.startsWith('worker-only:') ? { format: 'module', source: empty, shortCircuit: true } : next(url, context);
+  if (url.startsWith('worker-only:')) return { format: 'module', source: empty, shortCircuit: true };
+  return next(url, url.includes('/node_modules/@cloudflare/') ? { ...context, format: 'module' } : context);
 }`;
 register('data:text/javascript,' + encodeURIComponent(hooks));
 globalThis.WebSocket ??= WebSocket;
