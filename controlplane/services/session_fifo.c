@@ -97,6 +97,23 @@ void session_folder_drain(struct cp_session *s) {
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) take_over_fifo(s, e->d_name); /* by name: d_type may be unknown */
     closedir(d);
+    s->pair_first = s->pair_next;
+}
+
+/* The shell has come to the end of what a former server gave it. A reader sees no end of a FIFO that nobody has written
+ * to since it was opened: one that writes nothing shows it, unless a background job is at it still. */
+void session_folder_drained(struct cp_session *s) {
+    DIR *d = opendir(s->path);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        uint64_t n;
+        if ((e->d_name[0] != 'o' && e->d_name[0] != 'e') || !cp_str_u64(cp_str_of(e->d_name + 1), UINT32_MAX, &n) ||
+            n >= s->pair_first)
+            continue;
+        int fd = openat(s->dir, e->d_name, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+        cp_close(&fd);
+    }
+    closedir(d);
 }
 
 void session_stale_close(struct cp_session *s) {

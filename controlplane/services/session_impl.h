@@ -100,8 +100,8 @@ struct cp_session {
     int dir, record, status;
     size_t record_size;
     struct session_pair *pairs;
-    unsigned pair_next;
-    int stale[8]; /* ends of FIFOs that the shell of a former server may wait to open */
+    unsigned pair_next, pair_first; /* those below are of a former server */
+    int stale[8];                   /* ends of FIFOs that the shell of a former server may wait to open */
     size_t nstale;
 
     /* the shell */
@@ -179,6 +179,7 @@ int session_folder_open(struct cp_session *s, bool existing, cp_err *err);
 void session_folder_close(struct cp_session *s, bool remove);
 void session_folder_remove(const char *path);
 void session_folder_drain(struct cp_session *s); /* of a former server */
+void session_folder_drained(struct cp_session *s);
 void session_stale_close(struct cp_session *s);
 int session_fifo(struct cp_session *s, const char *name, int flags,
                  cp_err *err); /* makes it if needed, opens; fd or -1 */

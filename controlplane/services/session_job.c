@@ -354,6 +354,7 @@ static void done(struct cp_session *s, struct session_job *j, int status) {
     switch (j->kind) {
     case JOB_FOREGROUND: foreground_done(s, j, status); return;
     case JOB_SYNC:
+        session_folder_drained(s);
         session_created(s, NULL);
         session_turn_over(s);
         return;

@@ -719,6 +719,28 @@ static void a_busy_shell_is_awaited_by_the_next_server(void **state) {
     run_free(&r);
 }
 
+static unsigned named_fifos(void) {
+    struct stat dir, st;
+    unsigned n = 0;
+    assert_int_equal(stat(fx.dir, &dir), 0);
+    for (int fd = 0; fd < 1024; fd++) n += fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && st.st_dev == dir.st_dev;
+    return n;
+}
+
+/* The FIFOs of commands that are over are read by the next server only until it knows that they are. */
+static void a_restart_leaves_no_descriptor(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) expect("s", "echo out; echo err >&2", 0, "out\n", "err\n");
+    restart("s");
+    expect("s", "echo out", 0, "out\n", "");
+    unsigned before = named_fifos();
+    for (int i = 0; i < 8; i++) { /* of each a pair is left */
+        restart("s");
+        expect("s", "echo out", 0, "out\n", "");
+    }
+    fx_until(named_fifos() < before + 8); /* what a session holds varies a little */
+}
+
 /* What the former server had typed and the shell has not come to yet: every FIFO in it still has another end. */
 static void a_shell_behind_its_server_is_not_left_waiting(void **state) {
     (void)state;
@@ -876,6 +898,7 @@ int main(void) {
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(a_restart_leaves_no_descriptor),
         TEST(a_shell_behind_its_server_is_not_left_waiting),
         TEST(a_command_with_an_id_is_gone_on_with),
         TEST(what_cannot_be_revived_is_let_go),
