@@ -34,7 +34,7 @@ static int find_source(pair *p, const char *call, cp_err *err) {
     }
     int sys = errno;
     cp_file_fail(err, sys, call, p->from->full);
-    if (err && (sys == ENOENT || sys == ENOTDIR)) strcpy(err->field, "source");
+    if (err && (sys == ENOENT || sys == ENOTDIR)) snprintf(err->field, sizeof err->field, "source");
     return -1;
 }
 
