@@ -394,13 +394,13 @@ static const char *id_of_key(const char *key) {
     return strncmp(key, "s:", 2) == 0 && strlen(key) > 15 && key[14] == ':' ? key + 15 : NULL;
 }
 
-static bool revive(struct cp_session *s, const cp_held *h) {
+static bool revive(struct cp_session *s, const cp_held *h, cp_err *err) {
     if (h->exited || h->fds[0] < 0 || h->fds[1] < 0 || session_find(s->svc, cp_str_of(s->id))) return false;
     snprintf(s->token, sizeof s->token, "%.12s", h->key + 2);
     s->start_cwd = cp_str_dup(cp_str_of(s->svc->workspace)); /* until the registry says better */
     s->env = env_of_pid(h->pid);
     session_set_cwd(s, s->start_cwd);
-    if (session_folder_open(s, true, NULL) < 0) return false;
+    if (session_folder_open(s, true, err) < 0) return false;
     list(s);
     s->pair_next = (unsigned)cp_wall_ms(); /* beyond what former servers have given */
     session_folder_drain(s);
@@ -410,31 +410,36 @@ static bool revive(struct cp_session *s, const cp_held *h) {
     return true;
 }
 
-/* What could not be gone on with. */
-static void lose_rest(cp_services *svc, struct session_held *held) {
+/* What could not be gone on with; unless the next start can. */
+static void lose_rest(cp_services *svc, struct session_held *held, bool later) {
     for (size_t i = 0; i < held->n; i++) {
         cp_exec *e = cp_exec_find(svc, cp_str_of(held->v[i].id));
-        if (e && e->state == CP_STATE_STARTING) cp_exec_lose(e);
+        if (e && !later && e->state == CP_STATE_STARTING) cp_exec_lose(e);
         session_deposit_close(&held->v[i]);
     }
 }
 
-/* The shell may be at work for nobody: a line that only reports is answered when that is over. */
-static void restore(cp_services *svc, struct session_held *held) {
+/* The shell may be at work for nobody: a line that only reports is answered when that is over. A lack of descriptors is
+ * no reason to end it: this start fails instead, and the next one finds it. */
+static int restore(cp_services *svc, struct session_held *held, cp_err *err) {
+    cp_err why = {0};
     cp_held *h = &held->h;
     const char *id = id_of_key(h->key);
     struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
     s->status = h->fds[1];
     s->depot = h->fds[2];
-    if (id && revive(s, h)) {
+    if (id && revive(s, h, &why)) {
         session_inherit(s, held);
         session_job_push(s, session_job_internal(s, JOB_SYNC), false);
         session_pump(s);
-        return;
+        return 0;
     }
-    give_up(svc, h);
+    bool again = cp_no_fd(why.sys);
+    if (again) *err = why;
+    else give_up(svc, h);
     cp_close(&h->fds[0]);
-    session_free(s, true);
+    session_free(s, !again);
+    return again ? -1 : 0;
 }
 
 /* ---- all ---- */
@@ -520,14 +525,17 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
     t->user = svc->execs->user; /* lives as long as the services */
     t->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
     if (open_base(svc, err) < 0) return -1;
+    int r = 0;
     while (t->held) {
         struct session_held *held = t->held;
         t->held = held->next;
-        restore(svc, held);
-        lose_rest(svc, held);
+        bool later = restore(svc, held, err) < 0;
+        if (later) r = -1;
+        lose_rest(svc, held, later);
         free(held->key);
         free(held);
     }
+    if (r < 0) return -1;
     sweep(t);
     return agree_with_registry(svc, err);
 }

@@ -163,7 +163,7 @@ static void evaluate_in_cwd(cp_buf *out, const cp_script *s) {
     cp_buf_addz(out, "else\n");
     cd_failed(out, s->cwd);
     fifo_name(name, 'e', s->pair);
-    redirect(out, " >", s->dir, name);
+    redirect(out, " 1<>", s->dir, name);
     cp_autobuf cp_buf failed = {0};
     finish_report(&failed, s, "1");
     cp_buf_addz(out, "\n" V "[2]=");
@@ -184,7 +184,7 @@ static void add_tail(cp_buf *out, const cp_script *s) {
 /* NUL ends a dump and begins the next: half a dump is never taken for a whole one. */
 void cp_script_exports(cp_buf *out, const char *dir) {
     cp_buf_addz(out, "{ \\builtin printf '\\0';\\builtin export -p;\\builtin printf '\\0'; }");
-    redirect(out, " >", dir, "x");
+    redirect(out, " 1<>", dir, "x"); /* or the shell itself would die of SIGPIPE when its server does */
     cp_buf_addz(out, "||:\n");
 }
 

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "base/fd.h"
@@ -764,6 +765,26 @@ static void a_shell_behind_its_server_is_not_left_waiting(void **state) {
     }
 }
 
+/* A shell that is telling its server what it exports has more to say than the FIFO holds. The server dies: that is no
+ * reason for the shell to. */
+static void a_shell_that_speaks_to_nobody_lives(void **state) {
+    (void)state;
+    int unread = 1;
+    cp_autobuf cp_buf exports = {0};
+    expect("s", "v=1; export A=$(seq 1 15000) B=$(seq 1 15000)", 0, "", "");
+    cp_proc shell = {.pid = session("s")->child.pid};
+    assert_true(session_exports_open(session("s")));
+    cp_script_exports(&exports, session("s")->path);
+    assert_int_equal(session_type(session("s"), cp_buf_str(&exports)), 0);
+    for (uint64_t end = cp_now_ms() + FX_DEADLINE_MS; unread || shell.state != 'S';) { /* it waits: nobody reads */
+        assert_true(cp_now_ms() < end && cp_proc_read(shell.pid, &shell));
+        assert_int_equal(ioctl(session("s")->script, FIONREAD, &unread), 0);
+    }
+    restart("s");
+    expect("s", "echo [$v]", 0, "[1]\n", "");
+    assert_int_equal(session("s")->child.pid, shell.pid);
+}
+
 /* With an id of its own a command has its result and every byte, whether it ends after the restart or has reported. */
 static void a_command_with_an_id_is_gone_on_with(void **state) {
     (void)state;
@@ -898,6 +919,7 @@ int main(void) {
         TEST(a_shell_that_died_while_idle),
         TEST(an_idle_shell_outlives_the_server),
         TEST(a_busy_shell_is_awaited_by_the_next_server),
+        TEST(a_shell_that_speaks_to_nobody_lives),
         TEST(a_restart_leaves_no_descriptor),
         TEST(a_shell_behind_its_server_is_not_left_waiting),
         TEST(a_command_with_an_id_is_gone_on_with),

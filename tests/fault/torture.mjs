@@ -2,7 +2,7 @@
 // disk is filled. At the end of each round every byte of every child is accounted for, every exit code is right, nothing
 // ran twice, and nothing is left behind.
 //
-//   node tests/fault/torture.mjs [rounds=50] [--seed N] [--seconds N] [--without full,lock,emfile,hup,stop,kill] [--keep]
+//   node tests/fault/torture.mjs [rounds=50] [--seed N] [--from ROUND] [--seconds N] [--without full,lock,emfile,hup,stop,kill] [--keep]
 //
 // A seed gives the same load and the same moments; how they meet is up to the machine. --seconds: no round begins later.
 import { execFileSync } from 'node:child_process';
@@ -21,7 +21,7 @@ const sanitized = process.env.CONFLUX_TEST_SLOW === '1';
 
 const argv = process.argv.slice(2);
 const option = (name, otherwise) => { const i = argv.indexOf(name); return i < 0 ? otherwise : Number(argv.splice(i, 2)[1]); };
-const seed = option('--seed', Date.now() % 1e9), seconds = option('--seconds', Infinity);
+const seed = option('--seed', Date.now() % 1e9), seconds = option('--seconds', Infinity), from = option('--from', 0);
 const keep = argv.includes('--keep');
 const without = argv.includes('--without') ? argv.splice(argv.indexOf('--without'), 2)[1].split(',') : [];
 const rounds = Number(argv.find(a => /^\d+$/.test(a)) ?? 50);
@@ -131,7 +131,7 @@ async function play(s, round, base, totals) {
   const all = Promise.all([...work, faults.play(ROUND_MS, [...shells.values()]).catch(e => load.bad(e.message))]);
   const stuck = await Promise.race([all.then(() => null), sleep(DEADLINE_MS + 30000).then(() => pending(s).catch(e => [e.message]))]);
   if (stuck) { // who waits here waits for ever: nothing of this round can be verified
-    console.log(`round ${round}: FAILED\n  requests that never end: ${stuck.join(' | ')}\n  ${load.children.flatMap(c => c.problems).join('\n  ')}`);
+    console.log(`round ${round}: FAILED\n  requests that never end, as the server sees it: ${stuck.join(' | ') || 'none'}; as the client does: ${load.waiting().join(' | ') || 'none'}\n  ${load.children.flatMap(c => c.problems).join('\n  ')}`);
     return null;
   }
   const ran = await runs(dir);
@@ -173,10 +173,10 @@ try {
   await closeSessions(s);
   const begin = Date.now();
   const base = { ...await idle(s), shells: 8 };
-  for (let round = 0; round < rounds && Date.now() - begin < seconds * 1000; round++) {
+  for (let round = from; round < from + rounds && Date.now() - begin < seconds * 1000; round++) {
     const ok = await play(s, round, base, totals);
     if (!ok) failed.push(round);
-    totals.rounds = round + 1;
+    totals.rounds = round + 1 - from;
     if (s.exited || ok === null || interrupted) break;
   }
   console.log(`torture: ${totals.rounds} rounds, ${totals.kills} kills, ${totals.children} children, ${(totals.received / 1e6).toFixed(1)} MB received, ${totals.dropped} bytes declared dropped; `
@@ -189,7 +189,7 @@ try {
   if (s) await s.stop();
   const left = await marked(mark);
   if (left.length) { failed.push(left); console.log(`torture: left behind: ${left.map(x => `${x.pid} ${x.args}`).join(' | ')}`); }
-  if (failed.length) console.log((s?.stderr ?? '').split('\n').filter(l => !/event=(http|ws|mux|request)/.test(l)).slice(-60).join('\n'));
+  if (failed.length) console.log((s?.stderr ?? '').split('\n').filter(l => !/event=(http|ws|mux|request)/.test(l)).slice(-200).join('\n'));
   if (totals.tmpfs) execFileSync('umount', [state]);
   if (!keep) await rm(dir, { recursive: true, force: true });
 }

@@ -75,7 +75,7 @@ export class Child {
 // Clients of one round. What they need to know of the faults: `faults.excuses(code)`.
 export class Load {
   constructor(s, rng, dir, faults, deadline) {
-    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0 });
+    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0, http: new Set() });
   }
   bad(what) { this.problems.push(what); }
   check(what) { if (Date.now() > this.deadline) throw new Error(`not done in time: ${what}`); }
@@ -91,6 +91,10 @@ export class Load {
     this.all.push(fresh);
     if (this.sockets[i] && !this.sockets[i].closed) { fresh.ws.terminate(); return this.sockets[i]; }
     return (this.sockets[i] = fresh);
+  }
+  waiting() {
+    return [...this.all.flatMap((m, i) => [...m.pending].map(([id, p]) => `socket ${i} (state ${m.ws.readyState}, paused ${m.ws.isPaused}) ${id}: ${p.events.length} events`)),
+      ...this.http];
   }
   async overHttp(method, url, body, ms) {
     const signal = AbortSignal.timeout(ms);
@@ -134,6 +138,11 @@ export class Load {
     return this.rng.chance(0.5) ? this.readHttp(c, method, url, body) : this.readSocket(c, method, url, body);
   }
   async readHttp(c, method, url, body) {
+    const name = `${method} ${url} of ${c.tag}`;
+    this.http.add(name);
+    try { return await this.readHttpOf(c, method, url, body); } finally { this.http.delete(name); }
+  }
+  async readHttpOf(c, method, url, body) {
     const gone = new AbortController(), slow = this.rng.chance(0.2), vanish = this.rng.chance(0.3) ? this.rng.int(1, 20) : 0;
     let n = 0;
     try {
