@@ -189,8 +189,8 @@ static void raise_nofile(void) {
 /* A few hundred threads that allocate now and then would get an arena each. */
 static void tune_malloc(void) {
     mallopt(M_ARENA_MAX, 2);
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);
-    mallopt(M_TRIM_THRESHOLD, 1 << 20);
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
 static int open_all(struct app *a, int keeper_fd, cp_err *err) {
