@@ -88,7 +88,7 @@ own('B107', 'answered at once and asked for again: a long command through a prox
     const touch = () => { clearTimeout(timer); timer = setTimeout(cut, idle); };
     touch();
     for (const [x, y] of [[a, b], [b, a]]) { x.on('data', t => { touch(); y.write(t); }); x.on('close', cut); x.on('error', () => {}); }
-  }).listen(0, '127.0.0.1');
+  }).listen(0, '127.0.0.1').unref();
   await new Promise(f => proxy.once('listening', f));
   const port = proxy.address().port;
   const p = await openDoor(d.name, { ...s, base: 'http://127.0.0.1:' + port, ws: 'ws://127.0.0.1:' + port });

@@ -130,8 +130,9 @@ plainOwn('B092', '[ws] the server pings, so that a proxy which cuts idle connect
     let timer;
     const cut = () => { a.destroy(); b.destroy(); };
     const touch = () => { clearTimeout(timer); timer = setTimeout(cut, idle); };
-    for (const [x, y] of [[a, b], [b, a]]) { x.on('data', d => { touch(); y.write(d); }); x.on('close', () => { clearTimeout(timer); cut(); }); x.on('error', () => {}); }
-  }).listen(0, '127.0.0.1');
+    // What one end sent last must reach the other: end(), not destroy().
+    for (const [x, y] of [[a, b], [b, a]]) { x.on('data', d => { touch(); y.write(d); }); x.on('close', () => { clearTimeout(timer); y.end(); }); x.on('error', () => {}); }
+  }).listen(0, '127.0.0.1').unref();
   await new Promise(f => proxy.once('listening', f));
   const d = await openDoor('ws', { ...s, ws: 'ws://127.0.0.1:' + proxy.address().port });
   const seconds = full(120, 4);
