@@ -56,10 +56,12 @@ static cp_tree *procs(struct cp_execs *x) {
     return &x->procs;
 }
 
+/* A subshell of a session (found again after a restart) carries the mark of the session's shell: by it the shell would
+ * be killed with all that it has started. */
 static void collect_default(cp_exec *e, cp_tree *out) {
     char mark[CP_MARK_MAX];
     cp_tree_collect(out, procs(e->svc->execs), e->pid, e->pid_start,
-                    cp_proc_mark(e->pid, mark, sizeof mark) ? mark : NULL);
+                    !e->session && cp_proc_mark(e->pid, mark, sizeof mark) ? mark : NULL);
 }
 
 static void collect(cp_exec *e, cp_tree *out) {

@@ -7,7 +7,7 @@ import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { BIN, get, post, serverPid, sse, start, until } from './lib/server.mjs';
+import { BIN, del, get, post, serverPid, sse, start, until } from './lib/server.mjs';
 
 const run = promisify(execFile);
 const OFF = '__DISABLE_SESSION__';
@@ -175,6 +175,20 @@ describe('kill -9 of the server', () => {
       const ev = [];
       for await (const e of sse(await fetch(s.base + '/api/execute/stream', { method: 'POST', body: JSON.stringify({ command: 'echo x' }) }))) ev.push(e.data.type);
       assert.deepEqual(ev, ['start', 'stdout', 'complete']);
+    } finally { await s.stop(); }
+  });
+
+  test('a process of a session that is killed afterwards takes neither the session nor its other processes along', async () => {
+    const s = await start();
+    try {
+      const X = async command => (await post(s, '/api/execute', { command, sessionId: 'kept' })).body.stdout;
+      const shell = await X('known=1; echo $$');
+      for (const processId of ['dies', 'lives']) await post(s, '/api/process/start', { command: 'sleep 1000; true', processId, sessionId: 'kept' });
+      process.kill(await serverPid(s), 'SIGKILL');
+      await until(async () => get(s, '/api/ping').catch(() => null), 'an answer');
+      assert.deepEqual((await del(s, '/api/process/dies')).body.survivors, []);
+      assert.equal((await get(s, '/api/process/lives')).body.process.status, 'running');
+      assert.equal(await X('echo $$ $known'), `${shell} 1`);
     } finally { await s.stop(); }
   });
 

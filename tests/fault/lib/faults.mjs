@@ -5,7 +5,7 @@ import { open, rm } from 'node:fs/promises';
 import http from 'node:http';
 import { promisify } from 'node:util';
 import { serverPid } from '../../e2e/lib/server.mjs';
-import { descriptors } from './proc.mjs';
+import { descriptors, softLimit } from './proc.mjs';
 import { sleep } from './load.mjs';
 
 const run = promisify(execFile);
@@ -80,10 +80,10 @@ export class Faults {
     const pid = await serverPid(this.s);
     if (!pid) return;
     this.begin('emfile');
-    const have = (await descriptors(pid)).length;
+    const have = (await descriptors(pid)).length, had = await softLimit(pid);
     await run('prlimit', ['--pid', pid, `--nofile=${have + this.rng.int(0, 6)}:`]).catch(() => {});
     await sleep(this.rng.int(200, 1500));
-    await run('prlimit', ['--pid', pid, '--nofile=65536:']).catch(() => {}); // a killed one has taken its limit along
+    await run('prlimit', ['--pid', pid, `--nofile=${had}:`]).catch(() => {}); // a killed one has taken its limit along
     this.over('emfile');
   }
 

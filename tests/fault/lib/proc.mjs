@@ -30,3 +30,5 @@ export async function descriptors(pid) {
 export async function rss(pid) {
   return Number(/VmRSS:\s+(\d+)/.exec(await read(pid, 'status'))?.[1] ?? 0) / 1024;
 }
+
+export const softLimit = async pid => Number(/Max open files\s+(\d+)/.exec(await read(pid, 'limits'))?.[1] ?? 1024);
