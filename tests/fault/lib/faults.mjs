@@ -9,7 +9,7 @@ import { descriptors, softLimit } from './proc.mjs';
 import { sleep } from './load.mjs';
 
 const run = promisify(execFile);
-const AFTER_MS = 3000; // an answer may be under way when its fault ends
+const AFTER_MS = 6000; // an answer may be under way when its fault ends: a subshell is given up after 5 s
 
 const refusals = {
   full: ['NO_SPACE', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR', 'REGISTRY_ERROR'],
