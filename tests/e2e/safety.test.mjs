@@ -8,14 +8,13 @@ import path from 'node:path';
 import { get, post, start } from './lib/server.mjs';
 import { connect } from './lib/mux.mjs';
 
-const ROUTES = [
-  ['GET', '/api/ping'], ['GET', '/api/version'], ['GET', '/api/commands'], ['GET', '/api/session/list'], ['POST', '/api/session/create'],
-  ['POST', '/api/session/delete'], ['POST', '/api/execute'], ['POST', '/exec'], ['POST', '/api/execute/stream'], ['POST', '/api/process/start'], ['GET', '/api/process/list'],
-  ['GET', '/api/process/x'], ['DELETE', '/api/process/x'], ['DELETE', '/api/process/kill-all'], ['GET', '/api/process/x/logs'], ['GET', '/api/process/x/stream'],
-  ['POST', '/api/read'], ['POST', '/api/read/stream'], ['POST', '/api/write'], ['POST', '/api/delete'], ['POST', '/api/rename'], ['POST', '/api/move'],
-  ['POST', '/api/mkdir'], ['POST', '/api/list-files'], ['POST', '/api/exists'], ['GET', '/api/files/raw?path=/etc/passwd'], ['PUT', '/api/files/raw?path=/tmp/never'],
-  ['POST', '/api/files/stat'], ['GET', '/api/pending'], ['GET', '/metrics'], ['GET', '/api/execution/x'], ['GET', '/no/such/route'],
-];
+// Every route that the server says it has, and one that it lacks. In the token test: those that are not open.
+async function routes(s, headers = {}, open = true) {
+  const { paths } = await (await fetch(s.base + '/openapi.json', { headers })).json();
+  const all = Object.entries(paths).flatMap(([p, ops]) => Object.entries(ops).filter(([, op]) => open || !op.security).map(([m]) => [m.toUpperCase(), p.replace(/\{\w+\}/g, 'x')]));
+  assert.ok(all.length > 40, `only ${all.length} routes`);
+  return [...all, ['GET', '/no/such/route']];
+}
 
 // One raw exchange: what the server says to exactly these bytes. Resolves with the status line and body at the end of the connection,
 // or as soon as `enough` matches.
@@ -41,7 +40,7 @@ describe('without a token, on loopback', () => {
   after(() => s.stop());
 
   test('a page of a foreign origin is refused on every route, before the body', async () => {
-    for (const [m, p] of ROUTES) for (const origin of ['https://evil.example', 'null', 'http://127.0.0.1.evil.example', 'https://app.example.evil', `http://127.0.0.1:${s.port - 1}`]) {
+    for (const [m, p] of await routes(s)) for (const origin of ['https://evil.example', 'null', 'http://127.0.0.1.evil.example', 'https://app.example.evil', `http://127.0.0.1:${s.port - 1}`]) {
       const text = await raw(s, head(m, p, `Host: 127.0.0.1:${s.port}\r\nOrigin: ${origin}\r\n`), /ORIGIN_NOT_ALLOWED/);
       assert.equal(status(text), 403, `${m} ${p} from ${origin}: ${text.slice(0, 200)}`);
       assert.doesNotMatch(text, /Access-Control-Allow-Origin/i);
@@ -51,7 +50,7 @@ describe('without a token, on loopback', () => {
   });
 
   test('a rebinding Host is refused on every route', async () => {
-    for (const [m, p] of ROUTES) for (const host of ['evil.example', `evil.example:${s.port}`, '127.0.0.1.nip.example']) {
+    for (const [m, p] of await routes(s)) for (const host of ['evil.example', `evil.example:${s.port}`, '127.0.0.1.nip.example']) {
       const text = await raw(s, head(m, p, `Host: ${host}\r\n`), /HOST_NOT_ALLOWED/);
       assert.equal(status(text), 403, `${m} ${p} for ${host}: ${text.slice(0, 200)}`);
     }
@@ -101,7 +100,7 @@ describe('with a token', () => {
   const auth = { Authorization: 'Bearer ' + token };
 
   test('a missing or wrong token is refused on every route, before the body', async () => {
-    for (const [m, p] of ROUTES) for (const h of ['', 'Authorization: Bearer wrong-token-0815\r\n', `Authorization: Basic ${token}\r\n`, `Authorization: Bearer ${token}x\r\n`, `Authorization: Bearer ${token.slice(0, -1)}\r\n`]) {
+    for (const [m, p] of await routes(s, auth, false)) for (const h of ['', 'Authorization: Bearer wrong-token-0815\r\n', `Authorization: Basic ${token}\r\n`, `Authorization: Bearer ${token}x\r\n`, `Authorization: Bearer ${token.slice(0, -1)}\r\n`]) {
       const text = await raw(s, head(m, p, `Host: 127.0.0.1:${s.port}\r\n${h}`), /UNAUTHORIZED/);
       assert.equal(status(text), 401, `${m} ${p} ${h}: ${text.slice(0, 200)}`);
     }
