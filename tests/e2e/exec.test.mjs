@@ -1,10 +1,9 @@
 // Execution over HTTP: our additions. The field cases are in cases/.
 import { test, before, after, describe } from 'node:test';
 import assert from 'node:assert/strict';
-import { get, post, start, until } from './lib/server.mjs';
+import { get, gone, post, start, until } from './lib/server.mjs';
 
 const OFF = '__DISABLE_SESSION__';
-const gone = async pid => until(() => { try { process.kill(pid, 0); return false; } catch { return true; } }, `pid ${pid} to be gone`);
 
 describe('execute', () => {
   let s;

@@ -3,13 +3,12 @@ import { test, before, after, describe } from 'node:test';
 import assert from 'node:assert/strict';
 import net from 'node:net';
 import { randomBytes } from 'node:crypto';
-import { get, post, start, until } from './lib/server.mjs';
+import { get, gone, post, start, until } from './lib/server.mjs';
 import { connect } from './lib/mux.mjs';
 
 const OFF = '__DISABLE_SESSION__';
 const out = (evs, type = 'stdout') => evs.filter(e => e.type === type).map(e => e.data).join('');
 const next = (m, want) => until(() => { const i = m.stray.findIndex(want); return i >= 0 && m.stray.splice(i, 1)[0]; }, 'a message');
-const gone = async pid => until(() => { try { process.kill(pid, 0); return false; } catch { return true; } }, `pid ${pid} to be gone`);
 
 describe('mux', () => {
   let s, m;

@@ -7,9 +7,11 @@
 // A seed gives the same load and the same moments; how they meet is up to the machine. --seconds: no round begins later.
 import { execFileSync } from 'node:child_process';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import http from 'node:http';
+import { json } from 'node:stream/consumers';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { BIN, get, post, serverPid, start, until } from '../e2e/lib/server.mjs';
+import { BIN, get, serverPid, start, until } from '../e2e/lib/server.mjs';
 import { connect } from '../e2e/lib/mux.mjs';
 import { Faults } from './lib/faults.mjs';
 import { Child, Load, OFF, prepare, random, runs, sleep } from './lib/load.mjs';
@@ -41,12 +43,23 @@ function mountSmall() {
 
 // ---- sessions: their shells outlive the server, and know what they knew ----
 
+// Between rounds nothing is done to the server: each call has an answer. On a connection of its own, since the ones that
+// are kept alive may have been cut by the last kill.
+const quietly = async (s, url, body) => {
+  const r = await new Promise((resolve, reject) => {
+    const q = http.request(s.base + url, { method: 'POST', agent: false, headers: { 'Content-Type': 'application/json' } }, m => json(m).then(b => resolve({ status: m.statusCode, body: b }), reject));
+    q.on('error', reject);
+    q.end(JSON.stringify(body));
+  });
+  if (r.status !== 200) throw new Error(`${url} ${JSON.stringify(body)}: ${r.status} ${JSON.stringify(r.body)}`);
+  return r.body;
+};
+
 async function openSessions(s) {
   const shells = new Map();
   for (const id of SESSIONS) {
-    const r = await post(s, '/api/session/create', { id });
-    if (r.status !== 200) throw new Error(`session ${id}: ${JSON.stringify(r.body)}`);
-    shells.set(id, Number((await post(s, '/api/execute', { command: `KNOWN=${id}; cd /usr; echo $$`, sessionId: id })).body.stdout));
+    await quietly(s, '/api/session/create', { id });
+    shells.set(id, Number((await quietly(s, '/api/execute', { command: `KNOWN=${id}; cd /usr; echo $$`, sessionId: id })).stdout));
   }
   return shells;
 }
@@ -58,7 +71,7 @@ async function checkSessions(load, shells) {
   }
 }
 
-async function closeSessions(s) { for (const id of SESSIONS) await post(s, '/api/session/delete', { sessionId: id }); }
+async function closeSessions(s) { for (const id of SESSIONS) await quietly(s, '/api/session/delete', { sessionId: id }); }
 
 // ---- one round ----
 

@@ -200,7 +200,7 @@ plainOwn('B049', 'after the keeper was killed: the next start reports its proces
   const body = JSON.stringify({ command: 'exec sleep 1000', processId: 'b049', sessionId: OFF });
   const { pid } = await (await fetch(s.base + '/api/process/start', { method: 'POST', body })).json();
   s.child.kill('SIGKILL');
-  await gone(pid);
+  await until(() => !alive(pid), 'the process to die with its keeper');
   const innocent = await reuse(pid);
   const t = await start({ dir: s.dir });
   try {

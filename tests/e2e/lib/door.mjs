@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import { readFile } from 'node:fs/promises';
 import { connect } from './mux.mjs';
-import { start, until } from './server.mjs';
+import { gone, start, until } from './server.mjs';
 
 export const OFF = '__DISABLE_SESSION__';
 export const FULL = !!process.env.CONFLUX_FULL;
@@ -152,9 +152,9 @@ export function plainOwn(row, what, options, body) {
   });
 }
 
-// A zombie is not: whether an orphan is reaped is up to the init of where the tests run.
+// A zombie is not: once the keeper has died, whether an orphan is reaped is up to the init of where the tests run.
 export const alive = pid => { try { return !/^\d+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8')); } catch { return false; } };
-export const gone = pid => until(() => !alive(pid), `pid ${pid} to be gone`);
+export { gone };
 export const times = (n, f) => Array.from({ length: n }, (_, i) => f(i));
 // Resident memory in MiB: now, or the peak since it was last cleared.
 export async function memory(pid, what = 'VmRSS') {

@@ -55,6 +55,9 @@ export const post = async (s, p, body, headers = {}) =>
 export const get = async (s, p, headers = {}) => json(await fetch(s.base + p, { headers }));
 export const del = async (s, p, headers = {}) => json(await fetch(s.base + p, { method: 'DELETE', headers }));
 
+// Dead, and reaped: a zombie is not gone.
+export const gone = pid => until(() => { try { process.kill(pid, 0); return false; } catch { return true; } }, `pid ${pid} to be gone`);
+
 // The pid of the server process: the keeper's child named conflux-server.
 export async function serverPid(s) {
   for (const e of await readdir('/proc')) {

@@ -1,5 +1,5 @@
-// What is done to the program while the load runs. Each fault ends by itself, and `excuses` knows which refusals it may
-// bring about; a refusal that no fault explains is a failure.
+// What is done to the program while the load runs. Each fault ends by itself. It excuses a refusal of its kinds of an
+// operation that was under way at some moment of the fault; a refusal that no fault explains is a failure.
 import { execFile, spawn } from 'node:child_process';
 import { open, rm } from 'node:fs/promises';
 import http from 'node:http';
@@ -9,7 +9,6 @@ import { descriptors, softLimit } from './proc.mjs';
 import { sleep } from './load.mjs';
 
 const run = promisify(execFile);
-const AFTER_MS = 6000; // an answer may be under way when its fault ends: a subshell is given up after 5 s
 
 const refusals = {
   full: ['NO_SPACE', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR', 'REGISTRY_ERROR'],
@@ -19,14 +18,17 @@ const refusals = {
 
 export class Faults {
   constructor(s, rng, state, { without = [] }) {
-    Object.assign(this, { s, rng, state, without, until: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
+    Object.assign(this, { s, rng, state, without, last: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
   }
-  begin(what) { this.until[what] = Infinity; this.done[what] = (this.done[what] ?? 0) + 1; }
-  over(what) { this.until[what] = Date.now() + AFTER_MS; }
-  active(...whats) { return whats.some(w => (this.until[w] ?? 0) > Date.now()); }
-  excuses(body) {
+  begin(what) { this.last[what] = Infinity; this.done[what] = (this.done[what] ?? 0) + 1; }
+  over(what) { this.last[what] = Date.now(); }
+  // Was one of them there at some moment since then?
+  since(then, ...whats) { return whats.some(w => (this.last[w] ?? 0) >= then); }
+  active(...whats) { return this.since(Infinity, ...whats); }
+  // `begun`: when the operation was first asked for (Date.now()).
+  excuses(body, begun) {
     const code = body?.code;
-    const ok = code === 'OPERATION_INTERRUPTED' || Object.entries(refusals).some(([f, codes]) => this.active(f) && codes.includes(code));
+    const ok = code === 'OPERATION_INTERRUPTED' || Object.entries(refusals).some(([f, codes]) => this.since(begun, f) && codes.includes(code));
     if (ok) this.codes[code] = (this.codes[code] ?? 0) + 1;
     return ok;
   }
@@ -35,12 +37,11 @@ export class Faults {
   async kill() {
     const pid = await serverPid(this.s);
     if (!pid) return;
-    const quiet = !this.active('full', 'locked', 'hup');
-    const begin = process.hrtime.bigint();
+    const at = Date.now(), begin = process.hrtime.bigint();
     try { process.kill(pid, 'SIGKILL'); } catch { return; }
     this.kills++;
     const ms = await this.answer(begin);
-    if (quiet && !this.active('full', 'locked', 'hup')) this.restarts.push(ms);
+    if (!this.since(at, 'full', 'locked', 'hup')) this.restarts.push(ms);
   }
   async answer(begin = process.hrtime.bigint(), limit = 30000) {
     const end = Date.now() + limit;

@@ -48,6 +48,7 @@ export class Child {
     });
     return this.text[k];
   }
+  begins(kind) { Object.assign(this, { kind, begun: Date.now() }); }
   bad(what) { this.problems.push(`${this.tag} (${this.kind} in ${this.where === OFF ? 'no session' : this.where}): ${what}`); }
   async count() { // what it says itself: [stdout, stderr, whether it came to its end]
     const m = /^(\d+) (\d+) (\d)/.exec(await readFile(`${this.dir}/count.${this.tag}`, 'utf8').catch(() => ''));
@@ -72,7 +73,7 @@ export class Child {
   }
 }
 
-// Clients of one round. What they need to know of the faults: `faults.excuses(code)`.
+// Clients of one round. What they need to know of the faults: `faults.excuses(body, begun)`.
 export class Load {
   constructor(s, rng, dir, faults, deadline) {
     Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0, http: new Set() });
@@ -120,8 +121,8 @@ export class Load {
   async ask(method, url, body) {
     for (;;) {
       try {
-        const r = await this.once(method, url, body);
-        if (r.status < 400 || !this.faults.excuses(r.body)) return r;
+        const begun = Date.now(), r = await this.once(method, url, body);
+        if (r.status < 400 || !this.faults.excuses(r.body, begun)) return r;
         this.refused++;
       } catch (e) { if (!(e instanceof Lost)) throw e; }
       this.check(`${method} ${url}`);
@@ -177,7 +178,7 @@ export class Load {
   // A refusal that a fault excuses: the child must never have run (verified at the end of the round).
   refusal(c, r) {
     const code = r.body?.code;
-    if (code === 'EXECUTION_LOST' || this.faults.excuses(r.body)) { c.never = code; this.refused++; }
+    if (code === 'EXECUTION_LOST' || this.faults.excuses(r.body, c.begun)) { c.never = code; this.refused++; }
     else c.bad(`${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
   }
 
@@ -185,12 +186,13 @@ export class Load {
     let request = first;
     while (!c.over) {
       this.check(`the stream of ${c.tag} at ${c.next} of ${[0, 1].map(k => c.expected(k).length)}`);
+      const begun = Date.now();
       try {
         const r = await this.read(c, ...request(c));
         if (!r) break;
         if (r.body?.code === 'OPERATION_INTERRUPTED') { await sleep(10); continue; }
         if (request === first && c.next[0] + c.next[1] === 0) return this.refusal(c, r);
-        if (!this.faults.excuses(r.body)) return c.bad(`while following: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
+        if (!this.faults.excuses(r.body, begun)) return c.bad(`while following: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
         await sleep(50);
       } catch (e) {
         if (!(e instanceof Lost)) throw e;
@@ -205,7 +207,7 @@ export class Load {
   }
 
   async stream(c, sessionId) {
-    c.kind = 'stream';
+    c.begins('stream');
     c.executionId = c.tag;
     const from = () => c.next.join('-');
     const start = () => ['POST', '/api/execute/stream', { command: c.command, sessionId, executionId: c.tag, from: from() }];
@@ -213,7 +215,7 @@ export class Load {
   }
 
   async process(c, sessionId) {
-    c.kind = 'process';
+    c.begins('process');
     c.processId = c.tag;
     const how = sessionId === OFF && this.rng.chance(0.3) ? { args: c.argv } : { command: c.command };
     const body = { ...how, sessionId, processId: c.tag, executionId: c.tag };
@@ -251,7 +253,7 @@ export class Load {
 
   // A buffered call with an id: whoever asks again has the result.
   async durable(c, sessionId) {
-    c.kind = 'durable call';
+    c.begins('durable call');
     c.executionId = c.tag;
     const body = { command: c.command, sessionId, executionId: c.tag };
     for (;;) {
@@ -286,12 +288,12 @@ export class Load {
 
   // Without an id its result may be lost with its server; if there is one, it is right.
   async plain(c, sessionId) {
-    c.kind = 'call';
+    c.begins('call');
     c.mayVanish = true;
     try {
       const r = await this.once('POST', '/api/execute', { command: c.command, sessionId });
       if (r.status === 200) this.result(c, r.body, sessionId);
-      else if (!this.faults.excuses(r.body)) c.bad(`${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
+      else if (!this.faults.excuses(r.body, c.begun)) c.bad(`${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
       else this.refused++;
     } catch (e) { if (!(e instanceof Lost)) throw e; }
   }
