@@ -1,4 +1,4 @@
-// Field cases, group "Limits, timeouts, isolation" (B104 comes with limits and isolation themselves).
+// Field cases, group "Limits, timeouts, isolation".
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import net from 'node:net';
@@ -14,6 +14,22 @@ group('limits', {}, ({ both, plain }) => {
     assert.deepEqual([h.pingSeconds, typeof h.limits], [15, 'object']);
     assert.ok(Object.values(h.limits).every(v => typeof v === 'number'), JSON.stringify(h.limits));
     await d.close();
+  });
+
+  both('B104', 'a limit that is not enforced is refused by its name, and nothing is run', async (d, s) => {
+    const ways = { limits: [{ memoryMb: 64 }, { cpuShares: 1 }, { maxProcesses: 1 }, { nofile: 8 }, { fsize: 1 }], isolation: ['strict'] };
+    const routes = ['/api/execute', '/api/execute/stream', '/api/process/start'], ran = s.workspace + '/b104-' + d.name;
+    for (const [field, values] of Object.entries(ways))
+      for (const value of values)
+        for (const sessionId of [OFF, 'b104'])
+          for (const path of routes) {
+            const r = await d.post(path, { command: `touch ${ran}`, sessionId, [field]: value });
+            assert.deepEqual([r.status, r.body.code], [501, 'NOT_SUPPORTED'], JSON.stringify(r.body));
+            assert.match(r.body.message, new RegExp(field));
+          }
+    assert.equal((await d.exec(`test -e ${ran}`)).body.exitCode, 1);
+    const r = await d.exec('sleep 1000', { timeoutMs: 100 }); // the one that is there
+    assert.deepEqual([r.body.exitCode, r.body.outcome], [124, 'timeout']);
   });
 
   both('B109', 'output over the limit: what fits, flags and counts, and the exit code', async d => {

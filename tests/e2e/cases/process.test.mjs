@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
 import net from 'node:net';
-import { OFF, alive, full, gone, group, openDoor, own, plainOwn } from '../lib/door.mjs';
-import { get, start, until } from '../lib/server.mjs';
+import { OFF, alive, full, gone, group, openDoor, own, plainOwn, times } from '../lib/door.mjs';
+import { descriptors } from '../../fault/lib/proc.mjs';
+import { get, serverPid, start, until } from '../lib/server.mjs';
 
 const freePort = () => new Promise(resolve => { const k = net.createServer().listen(0, '127.0.0.1', () => { const { port } = k.address(); k.close(() => resolve(port)); }); });
 // What binds after a while, as servers do.
@@ -51,6 +52,23 @@ group('process', {}, ({ both, plain }) => {
       }
       await c.close();
     }
+  });
+
+  // script(1) brings the terminals, as long as the server has none of its own.
+  both('B041', 'shells on 50 terminals whose clients vanish: none stays, nor its terminal', async (d, s) => {
+    const doors = await Promise.all(times(5, () => d.another()));
+    const command = `exec script -qfc 'echo up $PPID $$ end; exec bash' /dev/null`;
+    const shells = doors.flatMap(e => times(10, () => e.execStream(command, { stdin: 'open', onDisconnect: 'kill' })));
+    const pids = [];
+    for (const st of shells) {
+      await st.sees(' end');
+      pids.push(.../up (\d+) (\d+) end/.exec(st.text()).slice(1).map(Number));
+    }
+    assert.ok(new Set(pids).size === 100 && pids.every(alive));
+    for (const e of doors) e.cut();
+    for (const pid of pids) await gone(pid);
+    for (const pid of [s.child.pid, await serverPid(s)]) assert.deepEqual((await descriptors(pid)).filter(f => /ptmx|pts/.test(f)), []);
+    for (const e of doors) await e.close();
   });
 
   plain('B040', '[ws] cancel ends the tree of a command and says so; a stream is detached, or killed on request', async s => {
