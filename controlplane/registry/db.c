@@ -25,6 +25,18 @@ bool cp_db_damaged(const cp_db *db) {
     return code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
 }
 
+bool cp_db_refused(const cp_db *db) {
+    switch (sqlite3_errcode(db->sq) & 0xff) {
+    case SQLITE_ERROR:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+    case SQLITE_TOOBIG:
+    case SQLITE_RANGE:
+    case SQLITE_MISUSE: return true;
+    default: return false;
+    }
+}
+
 int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
     return sqlite3_exec(db->sq, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : cp_db_fail(db, "statement", err);
 }

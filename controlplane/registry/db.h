@@ -25,6 +25,7 @@ sqlite3_stmt *cp_db_stmt(cp_db *db, cp_sql_id id, cp_err *err);
 /* Steps once to the end and resets. */
 int cp_db_run(cp_db *db, sqlite3_stmt *st, cp_err *err);
 int cp_db_fail(cp_db *db, const char *what, cp_err *err);
+bool cp_db_refused(const cp_db *db); /* the last error is the row's or the statement's fault, not the disk's */
 bool cp_db_damaged(const cp_db *db); /* the last error says that the file is no database or is corrupt */
 
 /* One function per transaction body (called inside the writer's transaction). */

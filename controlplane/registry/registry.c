@@ -1,9 +1,17 @@
 /* Design notes. The loop queues operations under a mutex; the writer thread takes the whole queue, applies it in one
  * transaction and commits once (group commit), then posts the completions in order. An operation owns a packed copy of
  * its row's strings. A transaction that fails is applied again operation by operation (those between
- * cp_registry_begin and _end together), so that one bad row does not take its neighbours with it; what fails then is
- * reported to its own completion, and marks the registry unhealthy until a commit succeeds. The queue is bounded in
- * bytes; when the disk does not keep up, a write is refused and its completion says so. */
+ * cp_registry_begin and _end together), so that one bad row does not take its neighbours with it: what the schema
+ * refuses fails alone.
+ *
+ * What the disk does not take (full, an I/O error, a lock that does not go) stays in line, and all that comes later
+ * waits behind it: rows and events are written in the order in which things happened, or a deletion would be undone by
+ * the write before it. The line is tried again after 100 ms, later every 5 s. Only a write that is a question (may this
+ * be started?) does not wait: it brings on a try at once, and is refused when that fails. A try begins with the first
+ * one alone, so that its cost does not grow with the line.
+ *
+ * Both the queue and the line are bounded. When the disk does not keep up with the queue, a new write is refused; out
+ * of the line the oldest goes, because whatever is in it as a row may have been replaced by a later one. */
 #include "registry/registry.h"
 
 #include "base/clock.h"
@@ -16,8 +24,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { QUEUE_MAX_BYTES = 64 << 20 };
+enum { QUEUE_MAX_BYTES = 64 << 20 /* of the queue, and of the line */, RETRY_FIRST_MS = 100, RETRY_MAX_MS = 5000 };
 
 typedef enum { OP_PUT_EXEC, OP_DEL_EXEC, OP_PUT_SESSION, OP_DEL_SESSION, OP_PUT_EVENT, OP_DEL_EVENTS } op_kind;
 
@@ -44,10 +53,14 @@ struct cp_registry {
     atomic_bool healthy;
     unsigned nested; /* the loop's, as is `group`: what cp_registry_end will queue */
     struct op *group, **group_tail;
+    struct op *line, **line_tail; /* the writer's, down to retry_at: what is not written yet */
+    uint64_t retry_ms, retry_at;
     pthread_mutex_t mu; /* guards all below */
     pthread_cond_t work, idle;
     struct op *head, **tail;
     size_t bytes;
+    bool blocked; /* the last try left something in line */
+    bool urgent;  /* somebody waits for the next try */
     bool busy, reading, stopping;
 };
 
@@ -83,19 +96,30 @@ static int apply(cp_db *db, const struct op *op, cp_err *err) {
     return 0;
 }
 
-/* ---- the writer thread ---- */
+/* ---- transactions ---- */
 
-static int commit(cp_registry *r, const struct op *from, const struct op *end, cp_err *err) {
-    if (cp_db_exec(&r->db, "BEGIN IMMEDIATE", err) < 0) return -1;
-    for (const struct op *op = from; op != end; op = op->next)
-        if (apply(&r->db, op, err) < 0) goto fail;
+typedef enum { WRITTEN, REFUSED /* by the schema: never */, BLOCKED /* by the disk: not now */ } verdict;
+
+static struct op *last_of(struct op *op) {
+    while (op->joined) op = op->next;
+    return op;
+}
+
+static verdict commit(cp_registry *r, const struct op *from, const struct op *end, cp_err *err) {
+    bool refused = false;
+    if (cp_db_exec(&r->db, "BEGIN IMMEDIATE", err) < 0) return BLOCKED;
+    for (const struct op *op = from; op != end; op = op->next) {
+        if (apply(&r->db, op, err) == 0) continue;
+        refused = cp_db_refused(&r->db);
+        goto fail;
+    }
     if (cp_db_exec(&r->db, "COMMIT", err) == 0) {
         cp_metric_add(CP_M_REGISTRY_COMMITS, 1);
-        return 0;
+        return WRITTEN;
     }
 fail:
     sqlite3_exec(r->db.sq, "ROLLBACK", NULL, NULL, NULL); /* fails harmlessly where SQLite has rolled back already */
-    return -1;
+    return refused ? REFUSED : BLOCKED;
 }
 
 static void run_done(cp_task *t) {
@@ -121,39 +145,136 @@ static void complete_all(cp_registry *r, struct op *op, const struct op *end, co
     }
 }
 
-static void write_batch(cp_registry *r, struct op *head) {
-    cp_err err;
-    bool whole = commit(r, head, NULL, &err) == 0, all_ok = true;
-    while (head) {
-        struct op *last = head, *end = NULL;
-        while (!whole && last->joined) last = last->next;
-        if (!whole) end = last->next;
-        bool ok = whole || commit(r, head, end, &err) == 0;
-        all_ok &= ok;
-        complete_all(r, head, end, ok ? NULL : &err);
-        head = end;
+/* ---- the line ---- */
+
+/* Takes what is before `end` out of it. */
+static void advance(cp_registry *r, struct op *end, const cp_err *failed) {
+    struct op *first = r->line;
+    r->line = end;
+    if (!end) r->line_tail = &r->line;
+    complete_all(r, first, end, failed);
+}
+
+static verdict write_first(cp_registry *r, bool *all_ok, cp_err *err) {
+    struct op *end = last_of(r->line)->next;
+    verdict v = commit(r, r->line, end, err);
+    if (v == BLOCKED) return v;
+    *all_ok &= v == WRITTEN;
+    advance(r, end, v == WRITTEN ? NULL : err);
+    return v;
+}
+
+/* Returns false, with the reason, when something is left that the disk did not take. */
+static bool write_line(cp_registry *r, bool *all_ok, cp_err *err) {
+    if (r->blocked && write_first(r, all_ok, err) == BLOCKED) return false;
+    if (r->line && commit(r, r->line, NULL, err) == WRITTEN) advance(r, NULL, NULL);
+    while (r->line)
+        if (write_first(r, all_ok, err) == BLOCKED) return false;
+    return true;
+}
+
+/* A question that nothing happened on yet: somebody waits for the answer, and no event is in the transaction. */
+static bool asks(const struct op *first) {
+    bool awaited = false;
+    for (const struct op *op = first;; op = op->next) {
+        if (op->kind == OP_PUT_EVENT) return false;
+        awaited |= op->done != NULL;
+        if (!op->joined) return awaited;
     }
-    atomic_store_explicit(&r->healthy, all_ok, memory_order_relaxed);
+}
+
+static void keep_in_line(cp_registry *r, const cp_err *why) {
+    size_t n = 0, bytes = 0;
+    struct op **at = &r->line;
+    for (struct op *first; (first = *at);) {
+        struct op *last = last_of(first), *end = last->next;
+        if (asks(first)) {
+            *at = end;
+            complete_all(r, first, end, why);
+            continue;
+        }
+        for (const struct op *op = first; op != end; op = op->next) bytes += op->bytes;
+        n++;
+        at = &last->next;
+    }
+    r->line_tail = at;
+    for (; n > CP_REGISTRY_WAITING || bytes > QUEUE_MAX_BYTES; n--) {
+        struct op *end = last_of(r->line)->next;
+        for (const struct op *op = r->line; op != end; op = op->next) bytes -= op->bytes;
+        advance(r, end, why);
+    }
+}
+
+/* ---- the writer thread ---- */
+
+static void log_change(bool blocked, const cp_err *why) {
+    if (blocked) cp_log(CP_LOG_ERROR, "registry.blocked", why->msg);
+    else cp_log(CP_LOG_INFO, "registry.unblocked", "what had to wait has been written");
+}
+
+/* Returns whether something is left. */
+static bool try_line(cp_registry *r) {
+    cp_err err;
+    bool all_ok = true, whole = write_line(r, &all_ok, &err);
+    if (!whole) keep_in_line(r, &err);
+    bool left = r->line != NULL;
+    if (left != r->blocked) log_change(left, &err);
+    uint64_t next = r->blocked ? r->retry_ms * 2 : RETRY_FIRST_MS;
+    r->retry_ms = next < RETRY_MAX_MS ? next : RETRY_MAX_MS;
+    r->retry_at = cp_now_ms() + r->retry_ms;
+    atomic_store_explicit(&r->healthy, all_ok && whole, memory_order_relaxed);
+    return left;
+}
+
+static bool due(const cp_registry *r) {
+    if (r->stopping) return true;
+    if (r->reading) return false;
+    if (r->urgent) return true; /* also when a try that was under way has left nothing to do */
+    return r->blocked ? cp_now_ms() >= r->retry_at : r->head != NULL;
+}
+
+static void wait_until_due(cp_registry *r) {
+    while (!due(r)) {
+        struct timespec at = {(time_t)(r->retry_at / 1000), (long)(r->retry_at % 1000) * 1000000};
+        if (r->blocked && !r->reading) pthread_cond_timedwait(&r->work, &r->mu, &at);
+        else pthread_cond_wait(&r->work, &r->mu);
+    }
+}
+
+static void join_line(cp_registry *r) {
+    if (!r->head) return;
+    *r->line_tail = r->head;
+    r->line_tail = r->tail;
+    r->head = NULL;
+    r->tail = &r->head;
+    r->bytes = 0;
+}
+
+static void give_up(cp_registry *r) {
+    cp_err err;
+    cp_fail(&err, CP_E_INTERNAL_ERROR, "registry: closed before this could be written");
+    advance(r, NULL, &err);
 }
 
 static void *writer_main(void *arg) {
     cp_registry *r = arg;
+    bool last = false;
     pthread_mutex_lock(&r->mu);
-    for (;;) {
-        while ((!r->head || r->reading) && !r->stopping) pthread_cond_wait(&r->work, &r->mu);
-        if (!r->head) break;
-        struct op *batch = r->head;
-        r->head = NULL;
-        r->tail = &r->head;
-        r->bytes = 0;
+    while (!last) {
+        wait_until_due(r);
+        last = r->stopping;
+        join_line(r);
+        r->urgent = false;
         r->busy = true;
         pthread_mutex_unlock(&r->mu);
-        write_batch(r, batch);
+        bool left = r->line && try_line(r);
         pthread_mutex_lock(&r->mu);
+        r->blocked = left;
         r->busy = false;
         pthread_cond_broadcast(&r->idle);
     }
     pthread_mutex_unlock(&r->mu);
+    give_up(r);
     return NULL;
 }
 
@@ -164,6 +285,7 @@ static void queue_up(cp_registry *r, struct op *first, struct op **tail, size_t 
         *r->tail = first;
         r->tail = tail;
         r->bytes += bytes;
+        r->urgent |= asks(first);
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->mu);
@@ -224,14 +346,23 @@ static int start_writer(cp_registry *r, cp_err *err) {
     return rc ? cp_fail_sys(err, CP_E_INTERNAL_ERROR, rc, "registry writer thread") : 0;
 }
 
+static void init_locks(cp_registry *r) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC); /* retry_at is in cp_now_ms */
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_cond_init(&r->work, &monotonic);
+    pthread_cond_init(&r->idle, NULL);
+    pthread_condattr_destroy(&monotonic);
+}
+
 cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err) {
     cp_registry *r = cp_new(cp_registry);
     r->loop = loop;
     r->tail = &r->head;
+    r->line_tail = &r->line;
     atomic_init(&r->healthy, true);
-    pthread_mutex_init(&r->mu, NULL);
-    pthread_cond_init(&r->work, NULL);
-    pthread_cond_init(&r->idle, NULL);
+    init_locks(r);
     if (open_db(r, dir, err) == 0 && start_writer(r, err) == 0) return r;
     cp_db_close(&r->db);
     pthread_mutex_destroy(&r->mu);
@@ -310,7 +441,9 @@ void cp_registry_del_session(cp_registry *r, const char *id) { enqueue_del(r, OP
 
 int cp_registry_flush(cp_registry *r, cp_err *err) {
     pthread_mutex_lock(&r->mu);
-    while (r->head || r->busy) pthread_cond_wait(&r->idle, &r->mu);
+    r->urgent |= r->blocked;
+    pthread_cond_signal(&r->work);
+    while (r->head || r->busy || r->urgent) pthread_cond_wait(&r->idle, &r->mu);
     pthread_mutex_unlock(&r->mu);
     return cp_registry_healthy(r) ? 0 : cp_fail(err, CP_E_INTERNAL_ERROR, "registry: the last write failed");
 }

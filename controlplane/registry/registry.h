@@ -2,8 +2,10 @@
 /* The registry: SQLite in WAL mode behind one writer thread with group commit. The only place with SQL.
  *
  * Writes are queued from the loop thread and committed in order; a done callback (on the loop) says that the row is on
- * disk. Reads happen at start-up only, before the loop runs: the living truth is in the services. Environment values
- * and file bodies are never stored. */
+ * disk. What the disk does not take waits, and is written when it does: an event, what is in one transaction with an
+ * event, and what has no done callback. Only a row alone with a done callback fails at once. Reads happen at start-up
+ * only, before the loop runs: the living truth is in the services. Environment values and file bodies are never stored.
+ */
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/loop.h"
@@ -62,7 +64,10 @@ typedef struct cp_event_row {
     uint64_t bytes; /* 0: none */
 } cp_event_row;
 
-/* Completion of a write. Embed in the owner; called on the loop; err NULL when committed. */
+enum { CP_REGISTRY_WAITING = 10000 }; /* transactions that wait for the disk; beyond, the oldest fails */
+
+/* Completion of a write. Embed in the owner; called on the loop; `failed`, and err says why, when it never will be
+ * committed. */
 typedef struct cp_reg_done {
     cp_task task;
     struct cp_reg_done *next;
@@ -74,7 +79,7 @@ typedef struct cp_reg_done {
 /* Opens or creates DIR/registry.db, migrates it (schema/sql/NNN_*.sql, numbered), starts the writer thread. A database
  * of a newer schema is refused. A damaged one is moved aside (registry.db.damaged-<ms>), logged, and made anew. */
 cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err);
-/* Commits what is queued, then closes. */
+/* Commits what is queued, then closes. What the disk does not take now fails. */
 void cp_registry_close(cp_registry *r);
 
 /* Insert or replace. done may be NULL. Never blocks. */
@@ -98,7 +103,8 @@ int cp_registry_each_session(cp_registry *r, void (*fn)(void *arg, const cp_sess
 /* *first: the least id that an event of this database can have. */
 int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *arg, const cp_event_row *row), void *arg,
                            cp_err *err);
-/* Waits until everything queued so far is committed. Shutdown and tests. */
+/* Waits until all that is queued or waits has been tried once more; -1 when not all was committed. Shutdown and tests.
+ */
 int cp_registry_flush(cp_registry *r, cp_err *err);
 /* Can it still be written? For /readyz. Any thread. */
 bool cp_registry_healthy(const cp_registry *r);

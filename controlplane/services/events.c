@@ -1,10 +1,13 @@
 /* Design notes. An id is given on the loop, the row is queued for the registry, and the event becomes visible when the
  * commit is reported: completions come in the order of the ids. So an id that a subscriber has seen is on disk, and no
- * later server gives it to another event. A row that could not be written leaves a hole in the ids, nothing else.
+ * later server gives it to another event. While the disk takes nothing, events wait in the registry, in order, at most
+ * CP_REGISTRY_WAITING of them. One that had to go is a hole in the ids, and a hole is told as a gap: here as in a
+ * server that reads the table again. It is told once the event behind it is on disk: until then a restart could give
+ * the same ids again.
  *
  * That an event comes exactly once over a crash is up to its row: the event is committed in the transaction of the row
- * that it tells of ("ended" with process.exited), and a restarted server derives what is still to be told from the
- * rows.
+ * that it tells of ("ended" with process.exited), waits with it, and a restarted server derives what is still to be
+ * told from the rows.
  *
  * What is kept is in memory: a subscriber holds an id and never waits for the database. CP_EVENTS_KEPT of about 200
  * bytes are 2 MB at most, and no more than has happened. The table is trimmed in steps. */
@@ -21,7 +24,8 @@ enum { RING_FIRST = 64, TRIM_STEP = 256 };
 #include "schema/events.def"
 #undef X
 
-/* On its way to the disk, then in the ring; one block with its strings. */
+/* On its way to the disk, then in the ring; one block with its strings. Without a type: stands for the events up to its
+ * id that never came. Behind it there is always one that did. */
 struct event {
     cp_event_row row;
     char text[];
@@ -99,10 +103,16 @@ static void trim(struct cp_events *v) {
     if (v->svc->registry) cp_registry_del_events(v->svc->registry, v->gone + 1);
 }
 
-static void append(struct cp_events *v, struct event *e) {
+static void push(struct cp_events *v, struct event *e) {
     if (v->n == v->size) grow(v);
     v->ring[(v->begin + v->n++) & (v->size - 1)] = e;
     if (v->n > CP_EVENTS_KEPT) drop_oldest(v);
+}
+
+static void append(struct cp_events *v, struct event *e) {
+    uint64_t newest = v->n ? nth(v, v->n - 1)->row.id : v->gone;
+    if (newest && e->row.id > newest + 1) push(v, event_new(&(cp_event_row){.id = e->row.id - 1}));
+    push(v, e);
 }
 
 /* Index of the first event with a larger id. */
@@ -195,12 +205,14 @@ void cp_event_sub_close(cp_event_sub *sub) {
 
 cp_event_got cp_event_next(cp_event_sub *sub, const cp_event_row **ev, uint64_t *gap_to) {
     if (!sub->svc) return CP_EVENT_NONE;
-    struct cp_events *v = sub->svc->events;
-    if (sub->last < v->gone) {
-        *gap_to = sub->last = v->gone;
+    const struct cp_events *v = sub->svc->events;
+    uint64_t from = sub->last < v->gone ? v->gone : sub->last;
+    size_t i = after(v, from);
+    if (i < v->n && !nth(v, i)->row.type) from = nth(v, i)->row.id;
+    if (from > sub->last) {
+        *gap_to = sub->last = from;
         return CP_EVENT_GAP;
     }
-    size_t i = after(v, sub->last);
     if (i == v->n) return CP_EVENT_NONE;
     *ev = &nth(v, i)->row;
     sub->last = (*ev)->id;

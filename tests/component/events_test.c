@@ -3,6 +3,9 @@
 
 #include "services/events.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 enum { SEEN_MAX = 16384 };
 
 struct viewer {
@@ -307,6 +310,123 @@ static void dropped_output_is_told(void **state) {
     run_free(&r);
 }
 
+/* No file of this process can grow: what a full disk looks like from here. */
+static void disk_full(bool full) {
+    struct rlimit r;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &r), 0);
+    r.rlim_cur = full ? 1 : r.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &r), 0);
+}
+
+/* Not seen while they are not on disk; then all of them, in order, without a hole. */
+static void a_full_disk_delays_events(void **state) {
+    (void)state;
+    view(&one);
+    publish("before");
+    fx_until(take(&one) == 1);
+    disk_full(true);
+    for (int i = 0; i < 50; i++) publish("full");
+    assert_int_equal(cp_registry_flush(fx.s.registry, NULL), -1);
+    publish("full");
+    assert_int_equal(cp_registry_flush(fx.s.registry, NULL), -1);
+    fx_until(!cp_loop_once(fx.loop, 0));
+    assert_int_equal(take(&one), 1);
+    disk_full(false);
+    publish("after");
+    fx_until(take(&one) == 53);
+    for (size_t i = 0; i < one.n; i++) assert_int_equal(one.ids[i], one.ids[0] + i);
+    assert_string_equal(one.last_session, "after");
+    assert_int_equal(one.gap_to, 0);
+    uint64_t seen = one.ids[52];
+    cp_event_sub_close(&one.sub);
+    restart();
+    view_after(&one, seen - 52);
+    fx_until(take(&one) == 53);
+    assert_int_equal(one.gap_to, 0);
+    assert_string_equal(one.last_type, "server.restarted");
+    cp_event_sub_close(&one.sub);
+}
+
+/* The row of the end and its event wait together: else a restarted server would tell the end once more. */
+static void an_end_on_a_full_disk_is_told_once(void **state) {
+    (void)state;
+    struct run r;
+    cp_exec_spec s = shell_spec("read x; exit 3");
+    s.kind = CP_EXEC_PROCESS;
+    s.process_id = CP_STR("p");
+    s.stdin_open = true;
+    view(&one);
+    run_begin(&r, &s);
+    fx_until(take(&one) == 1);
+    disk_full(true);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("\n"), true, NULL), 0);
+    run_wait(&r);
+    assert_int_equal(r.e->exit_code, 3);
+    assert_int_equal(cp_registry_flush(fx.s.registry, NULL), -1);
+    assert_int_equal(take(&one), 1);
+    disk_full(false);
+    fx_until(take(&one) == 2);
+    assert_string_equal(one.last_type, "process.exited");
+    assert_int_equal(one.gap_to, 0);
+    run_free(&r);
+    uint64_t seen = one.ids[1];
+    cp_event_sub_close(&one.sub);
+    restart();
+    view_after(&one, seen);
+    fx_until(take(&one) == 1);
+    assert_string_equal(one.last_type, "server.restarted");
+    assert_int_equal(one.ids[0], seen + 1);
+    const cp_exec *e = cp_exec_find_process(&fx.s, CP_STR("p"));
+    assert_non_null(e);
+    assert_int_equal(e->exit_code, 3);
+    cp_event_sub_close(&one.sub);
+}
+
+/* What is beyond the bound is a gap for whoever follows, and for whoever asks a later server. */
+static void what_cannot_wait_is_a_gap(void **state) {
+    (void)state;
+    enum { MORE = 100 };
+    view(&one);
+    publish("before");
+    fx_until(take(&one) == 1);
+    uint64_t before = one.ids[0];
+    disk_full(true);
+    for (int i = 0; i < CP_REGISTRY_WAITING + MORE; i++) publish("full");
+    assert_int_equal(cp_registry_flush(fx.s.registry, NULL), -1);
+    disk_full(false);
+    fx_until(take(&one) == CP_REGISTRY_WAITING + 1);
+    assert_int_equal(one.gap_to, before + MORE);
+    assert_int_equal(one.ids[1], before + MORE + 1);
+    assert_int_equal(one.ids[CP_REGISTRY_WAITING], before + MORE + CP_REGISTRY_WAITING);
+    cp_event_sub_close(&one.sub);
+    view(&one);
+    publish("later");
+    fx_until(take(&one) == 1);
+    assert_int_equal(one.ids[0], before + MORE + CP_REGISTRY_WAITING + 1);
+    cp_event_sub_close(&one.sub);
+}
+
+/* The ids of a table say what was never written: told after a restart too, and an id inside of the gap leads behind it.
+ */
+static void a_hole_in_the_table_is_a_gap(void **state) {
+    (void)state;
+    view(&one);
+    publish("a");
+    fx_until(take(&one) == 1);
+    uint64_t a = one.ids[0];
+    cp_event_sub_close(&one.sub);
+    cp_registry_put_event(fx.s.registry, &(cp_event_row){.id = a + 10, .type = "session.created"}, NULL);
+    restart();
+    for (uint64_t from = a; from < a + 10; from += 3) {
+        view_after(&one, from);
+        fx_until(take(&one) == 2);
+        assert_int_equal(one.gap_to, from < a + 9 ? a + 9 : 0);
+        assert_int_equal(one.ids[0], a + 10);
+        cp_event_sub_close(&one.sub);
+    }
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
     const struct CMUnitTest tests[] = {
@@ -315,6 +435,8 @@ int main(void) {
         T(old_ones_go_but_the_last),        T(a_restart_goes_on),
         T(an_end_without_a_server_is_told), T(the_end_of_a_promised_call_is_told),
         T(sessions_come_and_go_once),       T(dropped_output_is_told),
+        T(a_full_disk_delays_events),       T(an_end_on_a_full_disk_is_told_once),
+        T(what_cannot_wait_is_a_gap),       T(a_hole_in_the_table_is_a_gap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

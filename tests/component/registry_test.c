@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -396,6 +398,83 @@ static void test_locked_database_is_waited_for(void **state) {
     assert_false(w.failed);
 }
 
+/* No file can grow: what a full disk looks like from here. */
+static void disk_full(bool full) {
+    struct rlimit r;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &r), 0);
+    r.rlim_cur = full ? 1 : r.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &r), 0);
+}
+
+static void put_with_event(struct fixture *f, const char *id, uint64_t event, struct waiter *w) {
+    cp_exec_row row = sample;
+    cp_event_row ev = {.id = event, .type = "t"};
+    row.id = id;
+    cp_registry_begin(f->reg);
+    cp_registry_put_event(f->reg, &ev, NULL);
+    cp_registry_put_exec(f->reg, &row, &w->done);
+    cp_registry_end(f->reg);
+}
+
+/* A start is refused at once; rows with events and deletions wait for each other and for the disk. */
+static void test_what_the_disk_does_not_take_waits_in_order(void **state) {
+    struct fixture *f = *state;
+    int told = 0, execs = 0;
+    struct waiter a = {.counter = &told, .done.fn = on_done}, ask = a, b = a;
+    cp_exec_row row = sample;
+    disk_full(true);
+    put_with_event(f, "a", 1, &a);
+    cp_registry_del_exec(f->reg, "a"); /* before the row it would delete nothing */
+    cp_registry_put_exec(f->reg, &row, &ask.done);
+    run_until(f, &told, 1);
+    assert_true(ask.failed);
+    put_with_event(f, "b", 2, &b);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), -1);
+    assert_false(cp_registry_healthy(f->reg));
+    assert_int_equal(told, 1);
+    disk_full(false);
+    run_until(f, &told, 3); /* by itself */
+    assert_false(a.failed || b.failed);
+    assert_int_equal(a.at, 2);
+    assert_int_equal(b.at, 3);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), 0);
+    assert_int_equal(events_there(f), 2);
+    assert_int_equal(cp_registry_each_exec(f->reg, count_exec, &execs, NULL), 0);
+    assert_int_equal(execs, 1);
+}
+
+/* With a start that the disk takes, all that waited before it is there too. */
+static void test_a_start_brings_on_a_try(void **state) {
+    struct fixture *f = *state;
+    int told = 0;
+    struct waiter a = {.counter = &told, .done.fn = on_done}, ask = a;
+    disk_full(true);
+    put_with_event(f, "a", 1, &a);
+    for (int i = 0; i < 8; i++) assert_int_equal(cp_registry_flush(f->reg, NULL), -1); /* the next one by itself: 5 s */
+    disk_full(false);
+    cp_registry_put_exec(f->reg, &sample, &ask.done);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), 0);
+    run_until(f, &told, 2);
+    assert_false(a.failed || ask.failed);
+    assert_int_equal(a.at, 1);
+}
+
+static void test_a_close_gives_up_what_waits(void **state) {
+    struct fixture *f = *state;
+    int told = 0;
+    struct waiter a = {.counter = &told, .done.fn = on_done};
+    disk_full(true);
+    put_with_event(f, "a", 1, &a);
+    assert_int_equal(cp_registry_flush(f->reg, NULL), -1);
+    cp_registry_close(f->reg);
+    disk_full(false);
+    run_until(f, &told, 1);
+    assert_true(a.failed);
+    f->reg = cp_registry_open(f->loop, f->dir, NULL);
+    assert_int_equal(events_there(f), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -410,6 +489,9 @@ int main(void) {
         T(test_newer_schema_is_refused),
         T(test_damaged_database_is_moved_aside),
         T(test_locked_database_is_waited_for),
+        T(test_what_the_disk_does_not_take_waits_in_order),
+        T(test_a_start_brings_on_a_try),
+        T(test_a_close_gives_up_what_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
