@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/metrics.h"
 
 const char *const cp_watch_type_names[CP_WATCH_TYPES + 1] = {"create",    "modify",  "delete",
                                                              "move_from", "move_to", "attrib"};
@@ -108,6 +109,7 @@ static cp_watcher *watcher_new(cp_services *s, const cp_watch_spec *spec) {
 
 static void unlist(cp_watcher *w) {
     w->over = true;
+    cp_metric_add(CP_M_WATCHERS, -1);
     if (w->prev) w->prev->next = w->next;
     else w->svc->watches->first = w->next;
     if (w->next) w->next->prev = w->prev;
@@ -118,21 +120,39 @@ static struct cp_watches *watches_of(cp_services *s) {
     return s->watches;
 }
 
-/* The watcher for these options; a new one begins its walk. */
-static cp_watcher *find_or_start(cp_services *s, const cp_watch_spec *spec, bool *created) {
-    struct cp_watches *all = watches_of(s);
-    cp_watcher *w = watcher_new(s, spec);
-    *created = false;
-    for (cp_watcher *have = all->first; have; have = have->next) {
-        if (!cp_str_eq(cp_buf_str(&have->key), cp_buf_str(&w->key))) continue;
-        watcher_free(w);
-        return have;
-    }
-    *created = true;
+/* A watcher that is kept for checks holds one of the 128 inotify instances that a user has by default, while nobody is
+ * connected. */
+static int may_retain(const struct cp_watches *all, const cp_watcher *w, cp_err *err) {
+    size_t n = 0;
+    if (w->retained) return 0;
+    for (const cp_watcher *have = all->first; have; have = have->next) n += have->retained;
+    if (n < (size_t)w->svc->config->max_watches) return 0;
+    return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu watchers are kept for checks (limit max-watches)", n);
+}
+
+static void enlist(struct cp_watches *all, cp_watcher *w) {
     snprintf(w->id, sizeof w->id, "watch-%llu-%lld", (unsigned long long)++all->serial, (long long)cp_wall_ms());
     w->next = all->first;
     if (w->next) w->next->prev = w;
     all->first = w;
+    cp_metric_add(CP_M_WATCHERS, 1);
+}
+
+/* The watcher for these options; a new one begins its walk. */
+static cp_watcher *find_or_start(cp_services *s, const cp_watch_spec *spec, bool retain, bool *created, cp_err *err) {
+    struct cp_watches *all = watches_of(s);
+    cp_watcher *w = watcher_new(s, spec), *have = all->first;
+    while (have && !cp_str_eq(cp_buf_str(&have->key), cp_buf_str(&w->key))) have = have->next;
+    *created = !have;
+    if (retain && may_retain(all, have ? have : w, err) < 0) {
+        watcher_free(w);
+        return NULL;
+    }
+    if (have) {
+        watcher_free(w);
+        return have;
+    }
+    enlist(all, w);
     watch_walk(w, NULL, (cp_str){0}, false);
     return w;
 }
@@ -149,7 +169,7 @@ static void end_if_unused(cp_watcher *w) {
 int cp_watch_open(cp_services *s, const cp_watch_spec *spec, cp_watch_sub *sub, cp_err *err) {
     bool created;
     if (s->draining) return cp_fail(err, CP_E_WATCH_START_ERROR, "The server is shutting down");
-    cp_watcher *w = find_or_start(s, spec, &created);
+    cp_watcher *w = find_or_start(s, spec, false, &created, err);
     sub->watcher = w;
     sub->loop = s->loop;
     sub->told = w->ready;
@@ -239,9 +259,14 @@ void watch_answer(cp_watcher *w, bool drained) {
 }
 
 void cp_watch_check_start(cp_services *s, const cp_watch_spec *spec, cp_watch_check *c) {
-    cp_watcher *w = find_or_start(s, spec, &c->created);
+    cp_err err = {0};
+    cp_watcher *w = find_or_start(s, spec, true, &c->created, &err);
     int queued = 0;
     c->watcher = w;
+    if (!w) {
+        c->done(c, &err);
+        return;
+    }
     c->prev = NULL;
     c->next = w->checks;
     if (c->next) c->next->prev = c;

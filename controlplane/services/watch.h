@@ -88,6 +88,7 @@ typedef struct cp_watch_check {
     struct cp_watch_check *prev, *next;
     uint64_t unread; /* bytes of the kernel's queue that were there when the check began */
 } cp_watch_check;
+/* LIMIT_EXCEEDED: a watcher more would have to be kept than config->max_watches. */
 void cp_watch_check_start(cp_services *s, const cp_watch_spec *spec, cp_watch_check *c);
 void cp_watch_check_cancel(cp_watch_check *c); /* done will not be called; in any state */
 

@@ -46,6 +46,7 @@ static int setup(void **state) {
     snprintf(fx.workspace, sizeof fx.workspace, "%s/work", fx.dir);
     assert_int_equal(mkdir(fx.workspace, 0700), 0);
     fx.loop = cp_loop_new(&err);
+    fx.config.max_watches = 64;
     fx.svc = (cp_services){.loop = fx.loop, .config = &fx.config, .workspace = fx.workspace};
     fx.svc.workers = cp_workers_new(fx.loop, 2, &err);
     fx.svc.files = cp_files_open("", &err);
@@ -574,6 +575,36 @@ static void a_watcher_that_nobody_asks_expires(void **state) {
     assert_string_equal(text(&c, "/reason"), "expired");
 }
 
+static void check_dir(const char *name, int status) {
+    char body[64];
+    snprintf(body, sizeof body, "{\"path\":\"@/%s\"}", name);
+    ask_for(&c, "/api/watch/check", body);
+    until(c.res.status);
+    assert_int_equal(c.res.status, status);
+}
+
+/* What is kept may be asked for; one more is refused until one of them has gone. Streams are not counted: they end with
+ * their connection. */
+static void kept_watchers_are_limited(void **state) {
+    (void)state;
+    static const char *const names[] = {"a", "b", "third"};
+    for (size_t i = 0; i < CP_COUNT(names); i++) make_dir(names[i]);
+    fx.config.max_watches = 2;
+    begin(&d, "{\"path\":\"@/third\"}");
+    check_dir("a", 200);
+    check_dir("b", 200);
+    check_dir("third", 429);
+    assert_string_equal(text(&c, "/code"), "LIMIT_EXCEEDED");
+    assert_non_null(strstr(text(&c, "/message"), "max-watches"));
+    check_dir("a", 200);
+    cp_watcher *w = fx.svc.watches->first; /* of b, the newest */
+    assert_non_null(strstr(w->path, "/b"));
+    cp_timer_stop(fx.loop, &w->expiry);
+    w->expiry.fn(&w->expiry);
+    check_dir("third", 200);
+    check_dir("b", 429);
+}
+
 static void versions_of_other_watchers(void **state) {
     (void)state;
     check("watch-99-1:0", "resync");
@@ -695,6 +726,7 @@ int main(void) {
         T(lost_events_are_told),
         T(a_check_sees_all_that_came_before_it),
         T(a_watcher_that_nobody_asks_expires),
+        T(kept_watchers_are_limited),
         T(versions_of_other_watchers),
         T(refused_versions),
         T(bad_requests),
