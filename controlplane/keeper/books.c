@@ -13,6 +13,8 @@ static unsigned key_bucket(cp_str key) { /* FNV-1a */
     return h % BUCKETS;
 }
 
+static unsigned mark_bucket(uint64_t spawn) { return (unsigned)(spawn % BUCKETS); }
+
 void books_init(books *b) {
     memset(b, 0, sizeof *b);
     TAILQ_INIT(&b->all);
@@ -22,11 +24,13 @@ void books_free(books *b) {
     for (child *c; (c = TAILQ_FIRST(&b->all));) books_remove(b, c);
 }
 
-child *books_add(books *b, uint64_t tag, cp_str key) {
+child *books_add(books *b, uint64_t tag, const cp_mark *mark, cp_str key) {
     child *c = cp_new(child);
     c->tag = tag;
     for (int i = 0; i < 3; i++) c->hold[i] = -1;
     LIST_INSERT_HEAD(&b->by_tag[tag_bucket(tag)], c, by_tag);
+    c->mark = *mark;
+    LIST_INSERT_HEAD(&b->by_mark[mark_bucket(mark->spawn)], c, by_mark);
     if (key.n) {
         c->key = cp_str_dup(key);
         LIST_INSERT_HEAD(&b->by_key[key_bucket(key)], c, by_key);
@@ -53,6 +57,7 @@ void books_remove(books *b, child *c) {
     if (c->adopt_by) b->adopting--;
     if (c->pid && !c->exited) LIST_REMOVE(c, by_pid);
     if (c->key) LIST_REMOVE(c, by_key);
+    LIST_REMOVE(c, by_mark);
     LIST_REMOVE(c, by_tag);
     TAILQ_REMOVE(&b->all, c, all);
     b->count--;
@@ -80,4 +85,14 @@ child *books_by_key(books *b, cp_str key) {
     LIST_FOREACH(c, &b->by_key[key_bucket(key)], by_key)
     if (cp_str_is(key, c->key)) return c;
     return NULL;
+}
+
+child *books_by_mark(books *b, const cp_mark *m) {
+    child *c, *spawned = NULL;
+    LIST_FOREACH(c, &b->by_mark[mark_bucket(m->spawn)], by_mark) {
+        if (!m->spawn || c->mark.spawn != m->spawn) continue;
+        if (c->mark.command == m->command) return c;
+        if (!c->mark.command) spawned = c;
+    }
+    return spawned;
 }

@@ -115,6 +115,7 @@ static void on_spawned(cp_keeper *k, const cp_wire_rec_spawned *r) {
     } else {
         c->pid = r->pid;
         c->start_time = r->start_time;
+        c->mark = (cp_mark){r->spawn, r->command};
     }
     if (c->on_spawn) c->on_spawn(c, r->sys, r->sys ? cp_wire_step_name(r->step) : "");
 }
@@ -168,6 +169,7 @@ static void on_held(cp_keeper *k, const cp_wire *m, int *fds) {
                  .key = key,
                  .pid = r->pid,
                  .start_time = r->start_time,
+                 .mark = {r->spawn, r->command},
                  .exited = r->exited != 0,
                  .exit = CP_WIRE_GET_EXIT(r),
                  .fds = {-1, -1, -1}};
@@ -257,12 +259,11 @@ static int take_hello(cp_keeper *k, uint64_t deadline, cp_keeper_hello *hello, c
     int fds[CP_WIRE_FDS];
     if (await(k, deadline, &m, fds, err) < 0) return -1;
     int rc = -1;
-    if (m.type != CP_WIRE_hello || m.nfds != 1 || fds[0] < 0 || m.hello.mark.n != sizeof hello->mark - 1) {
+    if (m.type != CP_WIRE_hello || m.nfds != 1 || fds[0] < 0) {
         cp_fail(err, CP_E_INTERNAL_ERROR, "the keeper does not say hello");
     } else {
         *hello =
             (cp_keeper_hello){.generation = m.hello.generation, .port = m.hello.port, .keeper_pid = m.hello.keeper_pid};
-        memcpy(hello->mark, m.hello.mark.p, m.hello.mark.n);
         k->generation = m.hello.generation;
         rc = read_config(fds[0], &hello->config, err);
     }
@@ -348,6 +349,7 @@ void cp_keeper_claim(cp_keeper *k, cp_child *c, const cp_held *h) {
     c->tag = h->tag;
     c->pid = h->pid;
     c->start_time = h->start_time;
+    c->mark = h->mark;
     if (h->exited) return;
     client_enter(k, c);
     struct unclaimed *u = find_unclaimed(k, h->tag);

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/loop.h"
+#include "base/mark.h"
 #include "keeper/exit.h"
 
 typedef struct cp_keeper cp_keeper;
@@ -21,6 +22,7 @@ typedef struct cp_child {
     uint64_t tag;        /* keeper's name for it, unique over restarts; set by spawn, adopt and the handover */
     pid_t pid;           /* 0 until spawned */
     uint64_t start_time; /* field 22 of /proc/pid/stat: with pid, its identity */
+    cp_mark mark;        /* what it and all that it starts carry; spawn 0: none could be set */
     /* Exactly once per spawn or adopt. sys 0: pid and start_time are set. Else the errno of the step that failed;
      * `step` names it ("execve", "chdir", "setuid", …). The child is out of the keeper's books then. */
     void (*on_spawn)(struct cp_child *c, int sys, const char *step);
@@ -45,6 +47,7 @@ typedef struct cp_spawn {
     uid_t uid;
     gid_t gid;
     const char *user; /* for initgroups; NULL: no supplementary groups */
+    uint64_t mark;    /* the mark.spawn of a former child in whose place this one comes; 0: one of its own */
 } cp_spawn;
 
 /* What a restarted server is told about a durable child. */
@@ -53,6 +56,7 @@ typedef struct cp_held {
     const char *key;
     pid_t pid;
     uint64_t start_time;
+    cp_mark mark;
     bool exited;
     cp_exit exit;
     int fds[3]; /* duplicates, owned by the receiver; -1 none */
@@ -70,7 +74,6 @@ typedef struct cp_keeper_hello {
     uint32_t generation; /* 0 at the first start, then counts restarts */
     uint16_t port;       /* port of the former server, 0 at the first start */
     pid_t keeper_pid;
-    char mark[17]; /* each child has CONFLUX_MARK=<mark>.<tag in decimal> in its spawn-time environment */
     cp_buf config; /* what controlplane/config.c wrote; owner frees */
 } cp_keeper_hello;
 
@@ -85,10 +88,11 @@ int cp_keeper_failed(cp_keeper *k, const char *reason);
  * keeper lost) and no callback comes. The borrowed descriptors may be closed when this has returned. */
 int cp_keeper_spawn(cp_keeper *k, cp_child *c, const cp_spawn *s, cp_err *err);
 /* Takes into the books a process that the keeper will adopt because its parent ended (a double-forked subshell that
- * still waits for its go-ahead): c->pid is given; start_time is checked and set. on_spawn, then on_exit as for spawn.
- */
+ * still waits for its go-ahead): c->pid and c->mark are given; start_time is checked and set. on_spawn, then on_exit as
+ * for spawn. */
 int cp_keeper_adopt(cp_keeper *k, cp_child *c, const char *key, const int hold[3], cp_err *err);
-/* Makes a held child from on_held the owner's: sets tag, pid, start_time; on_exit comes if it has not exited yet. */
+/* Makes a held child from on_held the owner's: sets tag, pid, start_time, mark; on_exit comes if it has not exited yet.
+ */
 void cp_keeper_claim(cp_keeper *k, cp_child *c, const cp_held *h);
 
 /* Closes the keeper's duplicate of hold[which], then calls done(c) (may be NULL); only after that may the server's own

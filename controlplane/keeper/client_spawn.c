@@ -16,6 +16,7 @@ static int gather(const cp_spawn *s, cp_buf *data, cp_wire_rec_spawn *r, cp_err 
 
 static int fill(const cp_spawn *s, cp_wire_rec_spawn *r, cp_err *err) {
     r->flags = (uint8_t)((s->own_session ? CP_SPAWN_SESSION : 0) | (s->set_user ? CP_SPAWN_USER : 0));
+    r->mark = s->mark;
     r->uid = s->uid;
     r->gid = s->gid;
     r->user = cp_str_of(s->user);
@@ -68,7 +69,11 @@ int cp_keeper_adopt(cp_keeper *k, cp_child *c, const char *key, const int hold[3
     cp_wire m = {.type = CP_WIRE_adopt};
     int fds[CP_WIRE_FDS];
     if (c->pid <= 1) return cp_fail(err, CP_E_INTERNAL_ERROR, "no process to adopt");
-    m.adopt = (cp_wire_rec_adopt){.pid = c->pid, .start_time = c->start_time, .key = cp_str_of(key)};
+    m.adopt = (cp_wire_rec_adopt){.pid = c->pid,
+                                  .start_time = c->start_time,
+                                  .spawn = c->mark.spawn,
+                                  .command = c->mark.command,
+                                  .key = cp_str_of(key)};
     if (m.adopt.key.n > CP_WIRE_KEY_MAX) return cp_fail(err, CP_E_NAME_TOO_LONG, "the key of a child is too long");
     if (key && hold) m.adopt.hold = pick_fds(hold, 3, fds, &m.nfds);
     m.adopt.tag = c->tag = client_next_tag(k);

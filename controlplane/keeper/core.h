@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include "base/loop.h"
+#include "base/mark.h"
 #include "keeper/exit.h"
 #include "keeper/keeper.h"
 #include "keeper/spawn.h"
@@ -28,17 +29,16 @@ enum {
     BACKOFF_MAX_MS = 5000,
     HEALTHY_MS = 1000, /* it has served for so long: the next start is not delayed; starting costs 20 ms */
 };
-/* Tags of our own; those of the server begin at 1 << 40. */
-enum { TAG_SERVER = 0, TAG_CMD = 1 };
 
 /* In the books from the spawn until its exit has been reported (durable: acknowledged). */
 typedef struct child {
-    LIST_ENTRY(child) by_tag, by_pid, by_key;
+    LIST_ENTRY(child) by_tag, by_pid, by_key, by_mark;
     TAILQ_ENTRY(child) all;
     uint64_t tag;
     pid_t pid;
     uint64_t start_time;
-    char *key; /* NULL: dies with its server */
+    cp_mark mark; /* spawn 0: none could be set */
+    char *key;    /* NULL: dies with its server */
     int hold[3];
     uint32_t generation; /* of the server that asked for it */
     bool told;           /* the present server knows it: it spawned it, or HELD has been sent */
@@ -51,7 +51,7 @@ LIST_HEAD(child_list, child);
 TAILQ_HEAD(child_queue, child);
 
 typedef struct books {
-    struct child_list by_tag[BUCKETS], by_pid[BUCKETS], by_key[BUCKETS];
+    struct child_list by_tag[BUCKETS], by_pid[BUCKETS], by_key[BUCKETS], by_mark[BUCKETS];
     struct child_queue all;
     child *telling; /* handover: the next one the present server has to hear of */
     unsigned count, adopting;
@@ -66,8 +66,9 @@ typedef struct keeper {
     spawner spawner;
     books books;
     unsigned children_max;
-    char mark[17]; /* 16 hex digits: CONFLUX_MARK=<mark>.<tag> in the spawn-time environment of all ours */
-    int lock;      /* of the state folder */
+    uint64_t mark;   /* its number: what the marks of all its spawns share; 0: none can be set */
+    uint64_t spawns; /* that have a mark */
+    int lock;        /* of the state folder */
     int sigfd;
     cp_io sig_io;
 
@@ -94,14 +95,22 @@ typedef struct keeper {
 /* books.c */
 void books_init(books *b);
 void books_free(books *b);
-/* A child in the books, indexed by tag and key; key may be empty. Its pid is set by books_set_pid. */
-child *books_add(books *b, uint64_t tag, cp_str key);
+/* A child in the books, indexed by tag, mark and key; key may be empty. Its pid is set by books_set_pid. */
+child *books_add(books *b, uint64_t tag, const cp_mark *mark, cp_str key);
 void books_set_pid(books *b, child *c, pid_t pid);
 void books_exited(books *b, child *c, const cp_exit *x); /* takes it out of by_pid */
 void books_remove(books *b, child *c);                   /* closes what is held, frees */
 child *books_by_tag(books *b, uint64_t tag);
 child *books_by_pid(books *b, pid_t pid);
 child *books_by_key(books *b, cp_str key);
+/* Whose a process with this mark is: an adopted command of a session before the session's shell. */
+child *books_by_mark(books *b, const cp_mark *m);
+
+/* mark.c */
+/* Draws the keeper's number, and finds out whether marks can be set here: says so once when not. */
+void mark_init(keeper *k);
+uint64_t mark_next(keeper *k);                    /* of one more spawn; 0: none */
+bool mark_is_of(uint64_t number, uint64_t spawn); /* of the keeper with this number; 0: nobody's */
 
 /* peer.c: the socket to the server */
 void peer_open(keeper *k, int fd); /* takes fd; says hello and begins the handover */
@@ -117,8 +126,8 @@ void peer_refuse(keeper *k, uint64_t tag, int sys, uint8_t step);
  */
 bool request_handle(keeper *k, const cp_wire *m, int *fds);
 
-/* Spawns for the keeper itself (server, CMD): env is the keeper's own, with the mark. */
-pid_t spawn_own(keeper *k, uint64_t tag, spawn_spec *spec, const char *const *argv, int *sys, uint8_t *step);
+/* Spawns for the keeper itself (server, CMD): env is the keeper's own. */
+pid_t spawn_own(keeper *k, spawn_spec *spec, const char *const *argv, int *sys, uint8_t *step);
 
 /* orphans.c */
 /* The children of a server that is gone: those that are not durable get SIGKILL, and their trees. */
@@ -159,13 +168,11 @@ void proc_table_free(proc_table *t);
 #define autotable __attribute__((cleanup(proc_table_free)))
 proc *proc_find(const proc_table *t, pid_t pid); /* NULL: not there */
 void proc_signal(const proc *p, int sig);        /* only if it is still the same process */
-/* The tag in the mark of its spawn-time environment; false when it has none of this keeper's. */
-bool proc_tag(pid_t pid, const char *mark, uint64_t *tag);
 /* Signals all descendants of this process (their ancestry as of one reading of /proc). */
 void proc_kill_descendants(int sig);
-/* Kills every process that has CONFLUX_MARK=<mark>. in its spawn-time environment, and its kin, and waits until they
- * are gone. Returns how many. */
-unsigned proc_sweep_mark(const char *mark);
+/* Kills every process that has a mark of the keeper with this number, and its kin, and waits until they are gone.
+ * Returns how many. */
+unsigned proc_sweep_mark(uint64_t number);
 
 /* state.c: the state folder. -1: another keeper uses it, or it cannot be written. */
 int state_lock(keeper *k, cp_err *err);

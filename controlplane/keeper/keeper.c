@@ -1,7 +1,6 @@
 #include "keeper/core.h"
 
 #include "base/fd.h"
-#include "base/id.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +59,7 @@ static int keeper_open(keeper *k, const cp_keeper_opts *opts, bool only_child, c
     k->children_max = opts->children_max ? opts->children_max : CHILDREN_MAX;
     books_init(&k->books);
     ensure_stdio();
-    cp_random_hex(k->mark, 16);
+    mark_init(k);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "subreaper");
     if (spawner_init(&k->spawner) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "spawner");
     k->loop = cp_loop_new(err);

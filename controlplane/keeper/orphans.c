@@ -1,7 +1,7 @@
 /* Design notes. A child without a key dies with its server, and so does what it has started, wherever that has gone: to
  * another group or session, or to us, when its parent ended first. Whose a process is, its nearest ancestor in the
  * books tells (a durable child may be the child of one that is not). One that has come to us with no such ancestor has
- * kept its group, its session or the mark in its environment, mostly. */
+ * kept its group, its session or its mark. */
 #include "keeper/core.h"
 
 #include <signal.h>
@@ -12,9 +12,9 @@ enum { ROUNDS = 2 }; /* one may have forked between the reading of /proc and its
 static bool dies(const child *c) { return c && !c->key && !c->exited; }
 
 static bool is_orphan_of_dying(keeper *k, const proc *p) {
-    uint64_t tag;
+    cp_mark m;
     return dies(books_by_pid(&k->books, p->st.group)) || dies(books_by_pid(&k->books, p->st.session)) ||
-           (proc_tag(p->pid, k->mark, &tag) && dies(books_by_tag(&k->books, tag)));
+           (cp_mark_of(p->pid, &m) && dies(books_by_mark(&k->books, &m)));
 }
 
 static bool belongs_to_dying(keeper *k, const proc_table *t, const proc *p) {

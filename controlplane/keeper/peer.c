@@ -36,8 +36,13 @@ static void watch(keeper *k) {
 static bool tell_held(keeper *k, child *c) {
     int fds[3];
     cp_wire m = {.type = CP_WIRE_held};
-    m.held = (cp_wire_rec_held){
-        .tag = c->tag, .pid = c->pid, .start_time = c->start_time, .key = cp_str_of(c->key), .exited = c->exited};
+    m.held = (cp_wire_rec_held){.tag = c->tag,
+                                .pid = c->pid,
+                                .start_time = c->start_time,
+                                .spawn = c->mark.spawn,
+                                .command = c->mark.command,
+                                .key = cp_str_of(c->key),
+                                .exited = c->exited};
     CP_WIRE_SET_EXIT(&m.held, &c->exit);
     for (int i = 0; i < 3; i++) {
         if (c->hold[i] < 0) continue;
@@ -124,8 +129,7 @@ static void on_peer(cp_io *io, uint32_t events) {
 static void say_hello(keeper *k) {
     cp_autofd int config = cp_memfd("conflux-config", k->opts->config.p, k->opts->config.n);
     cp_wire m = {.type = CP_WIRE_hello, .nfds = config >= 0};
-    m.hello = (cp_wire_rec_hello){
-        .generation = k->generation, .port = k->port, .keeper_pid = getpid(), .mark = {k->mark, sizeof k->mark - 1}};
+    m.hello = (cp_wire_rec_hello){.generation = k->generation, .port = k->port, .keeper_pid = getpid()};
     peer_send(k, &m, &config);
 }
 
@@ -162,7 +166,9 @@ void peer_close(keeper *k) {
 }
 
 void peer_tell_spawned(keeper *k, const child *c) {
-    cp_wire m = {.type = CP_WIRE_spawned, .spawned = {.tag = c->tag, .pid = c->pid, .start_time = c->start_time}};
+    cp_wire m = {.type = CP_WIRE_spawned};
+    m.spawned = (cp_wire_rec_spawned){
+        .tag = c->tag, .pid = c->pid, .start_time = c->start_time, .spawn = c->mark.spawn, .command = c->mark.command};
     peer_send(k, &m, NULL);
     watch(k);
 }

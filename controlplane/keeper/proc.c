@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { ENVIRON_MAX = 8 << 20, SWEEP_ROUNDS = 10, SWEEP_WAIT_MS = 2000 };
+enum { SWEEP_ROUNDS = 10, SWEEP_WAIT_MS = 2000 };
 
 bool proc_read(pid_t pid, proc_stat *out) {
     char path[32], text[1024];
@@ -101,26 +101,16 @@ void proc_kill_descendants(int sig) {
     }
 }
 
-bool proc_tag(pid_t pid, const char *mark, uint64_t *tag) {
-    char path[40], needle[48];
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    snprintf(needle, sizeof needle, "CONFLUX_MARK=%s.", mark);
-    cp_autofree char *env = NULL;
-    size_t n = 0;
-    if (cp_read_file(path, ENVIRON_MAX, &env, &n) < 0) return false;
-    const char *at = memmem(env, n, needle, strlen(needle));
-    return at && cp_str_u64(cp_str_of(at + strlen(needle)), UINT64_MAX, tag);
-}
-
 /* ---- sweep ---- */
 
-/* The marked ones, their groups and sessions, and what descends from any of these: a shell may have taken the mark out
- * of what its commands are given. */
-static size_t choose_marked(proc_table *t, const char *mark) {
+/* The marked ones, their groups and sessions, and what descends from any of these: one may have set the limit that the
+ * mark is in. */
+static size_t choose_marked(proc_table *t, uint64_t number) {
     size_t n = 0;
     for (size_t i = 0; i < t->n; i++) {
-        uint64_t tag;
-        t->v[i].chosen = t->v[i].pid != getpid() && t->v[i].st.state != 'Z' && proc_tag(t->v[i].pid, mark, &tag);
+        cp_mark m;
+        t->v[i].chosen = t->v[i].pid != getpid() && t->v[i].st.state != 'Z' && cp_mark_of(t->v[i].pid, &m) &&
+                         mark_is_of(number, m.spawn);
         n += t->v[i].chosen;
     }
     for (bool more = n > 0; more;) {
@@ -145,12 +135,12 @@ static void await_gone(const proc *p, uint64_t until) {
     (void)poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, (int)(until - now));
 }
 
-unsigned proc_sweep_mark(const char *mark) {
+unsigned proc_sweep_mark(uint64_t number) {
     unsigned killed = 0;
     for (int round = 0; round < SWEEP_ROUNDS; round++) { /* again: one may have forked while we looked */
         autotable proc_table t;
         proc_table_read(&t);
-        if (!choose_marked(&t, mark)) return killed;
+        if (!choose_marked(&t, number)) return killed;
         for (size_t i = 0; i < t.n; i++)
             if (t.v[i].chosen) proc_signal(&t.v[i], SIGKILL), killed++;
         uint64_t until = cp_now_ms() + SWEEP_WAIT_MS;

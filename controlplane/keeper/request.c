@@ -38,7 +38,6 @@ struct strings {
     void *map;          /* of the memfd */
     char **argv, **env; /* in one block; argv has a free slot before it */
     char **block;
-    char mark[48];
 };
 
 static void strings_free(struct strings *s) {
@@ -60,28 +59,16 @@ static bool map_data(struct strings *s, int fd, struct refusal *why) {
     return true;
 }
 
-/* The mark comes first: where it is looked for is the beginning of /proc/pid/environ. A mark that is there already is
- * one of a keeper around us, or the server's. */
-static void put_mark(struct strings *s, const keeper *k, uint64_t tag, size_t envc) {
-    snprintf(s->mark, sizeof s->mark, "CONFLUX_MARK=%s.%llu", k->mark, (unsigned long long)tag);
-    size_t out = 1;
-    s->env[0] = s->mark;
-    for (size_t i = 1; i <= envc; i++)
-        if (strncmp(s->env[i], "CONFLUX_MARK=", 13) != 0) s->env[out++] = s->env[i];
-    s->env[out] = NULL;
-}
-
-static bool strings_split(struct strings *s, const keeper *k, const cp_wire_rec_spawn *r, struct refusal *why) {
+static bool strings_split(struct strings *s, const cp_wire_rec_spawn *r, struct refusal *why) {
     uint64_t n = (uint64_t)r->argc + r->envc;
     if (r->argc == 0 || n > s->data.n) return REFUSE(why, EINVAL, request);
-    /* scratch, argv, NULL, mark, env, NULL */
-    s->block = cp_alloc((n + 4) * sizeof *s->block);
+    /* scratch, argv, NULL, env, NULL */
+    s->block = cp_alloc((n + 3) * sizeof *s->block);
     s->argv = s->block + 1;
     if (!cp_wire_strings(s->data, (uint32_t)n, s->argv)) return REFUSE(why, EINVAL, request);
     s->env = s->argv + r->argc + 1;
-    memmove(s->env + 1, s->argv + r->argc, r->envc * sizeof *s->env);
-    s->argv[r->argc] = NULL;
-    put_mark(s, k, r->tag, r->envc);
+    memmove(s->env, s->argv + r->argc, r->envc * sizeof *s->env);
+    s->argv[r->argc] = s->env[r->envc] = NULL;
     return true;
 }
 
@@ -120,8 +107,8 @@ static bool may_hold(const keeper *k, const int *fds, size_t from, size_t n) {
     return true;
 }
 
-static void enter(keeper *k, const cp_wire *m, int *fds, const int hold_at[3], pid_t pid) {
-    child *c = books_add(&k->books, m->spawn.tag, m->spawn.key);
+static void enter(keeper *k, const cp_wire *m, int *fds, const int hold_at[3], uint64_t mark, pid_t pid) {
+    child *c = books_add(&k->books, m->spawn.tag, &(cp_mark){.spawn = mark}, m->spawn.key);
     books_set_pid(&k->books, c, pid);
     for (int i = 0; c->key && i < 3; i++)
         if (hold_at[i] >= 0) c->hold[i] = cp_take_fd(&fds[hold_at[i]]);
@@ -150,16 +137,17 @@ static bool run(keeper *k, const cp_wire *m, int *fds, struct refusal *why) {
                        .set_user = r->flags & CP_SPAWN_USER,
                        .uid = r->uid,
                        .gid = r->gid,
-                       .groups = groups};
+                       .groups = groups,
+                       .mark = mark_is_of(k->mark, r->mark) ? r->mark : mark_next(k)};
     if (!admit(k, r->tag, r->key, why) || !sort_fds(m, fds, spec.fds, hold_at, &memfd, why)) return false;
     if (!may_hold(k, fds, bits(r->fds), bits(r->fds) + bits(r->hold))) return REFUSE(why, EMFILE, fds);
     if (memfd >= 0 && !map_data(&strings, memfd, why)) return false;
-    if (!strings_split(&strings, k, r, why) || !find_groups(r, groups, &spec.ngroups, why)) return false;
+    if (!strings_split(&strings, r, why) || !find_groups(r, groups, &spec.ngroups, why)) return false;
     spec.argv = strings.argv;
     spec.env = strings.env;
     pid_t pid = spawner_run(&k->spawner, &spec, &why->sys, &why->step);
     if (pid < 0) return false;
-    enter(k, m, fds, hold_at, pid);
+    enter(k, m, fds, hold_at, spec.mark, pid);
     return true;
 }
 
@@ -171,17 +159,17 @@ static bool on_spawn(keeper *k, const cp_wire *m, int *fds) {
     return true;
 }
 
-pid_t spawn_own(keeper *k, uint64_t tag, spawn_spec *spec, const char *const *argv, int *sys, uint8_t *step) {
+pid_t spawn_own(keeper *k, spawn_spec *spec, const char *const *argv, int *sys, uint8_t *step) {
     size_t argc = 0, envc = 0;
     while (argv[argc]) argc++;
     while (environ[envc]) envc++;
     __attribute__((cleanup(strings_free))) struct strings s = {0};
-    s.block = cp_alloc((argc + envc + 4) * sizeof *s.block);
+    s.block = cp_alloc((argc + envc + 3) * sizeof *s.block);
     s.argv = s.block + 1;
     s.env = s.argv + argc + 1;
     memcpy(s.argv, argv, argc * sizeof *s.argv);
-    memcpy(s.env + 1, environ, envc * sizeof *s.env);
-    put_mark(&s, k, tag, envc);
+    memcpy(s.env, environ, envc * sizeof *s.env);
+    spec->mark = mark_next(k);
     spec->argv = s.argv;
     spec->env = s.env;
     return spawner_run(&k->spawner, spec, sys, step);
@@ -205,7 +193,7 @@ static bool on_adopt(keeper *k, const cp_wire *m, int *fds) {
         peer_refuse(k, r->tag, EMFILE, CP_STEP_fds);
         return true;
     }
-    child *c = books_add(&k->books, r->tag, r->key);
+    child *c = books_add(&k->books, r->tag, &(cp_mark){r->spawn, r->command}, r->key);
     for (int i = 0, at = 0; i < 3; i++)
         if (r->hold >> i & 1) {
             int fd = cp_take_fd(&fds[at++]);

@@ -122,6 +122,13 @@ IN_CHILD static bool restore_limit(struct child_job *j) {
     return syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &lim, NULL) == 0 || failed(j, CP_STEP_setrlimit);
 }
 
+/* Before it becomes another user, who may not raise what a keeper around us has lowered. Without the mark it runs as
+ * well. */
+IN_CHILD static void set_mark(const struct child_job *j) {
+    struct rlimit lim = {.rlim_cur = j->spec->mark, .rlim_max = j->spec->mark};
+    if (j->spec->mark) syscall(SYS_prlimit64, 0, RLIMIT_LOCKS, &lim, NULL);
+}
+
 /* Returns only on failure. */
 IN_CHILD static void exec_path(const struct child_job *j, const char *path) {
     syscall(SYS_execve, path, j->spec->argv, j->spec->env);
@@ -171,6 +178,7 @@ IN_CHILD static bool enter_directory(struct child_job *j) {
 IN_CHILD static int child_main(void *arg) {
     struct child_job *j = arg;
     reset_signals(j->s);
+    set_mark(j);
     if (place_fds(j) && join_group(j) && restore_limit(j) && become_user(j) && enter_directory(j)) {
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, KERNEL_SIGSET);
         exec_file(j);

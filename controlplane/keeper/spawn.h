@@ -17,6 +17,7 @@ typedef struct spawn_spec {
     const char *cwd;    /* NULL: where the keeper is */
     int fds[SPAWN_FDS]; /* the child's descriptors; -1: /dev/null for 0..2, closed above */
     spawn_group group;
+    uint64_t mark; /* base/mark.h; 0: none */
     bool set_user;
     uid_t uid;
     gid_t gid;

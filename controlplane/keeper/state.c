@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -15,21 +16,20 @@
 
 struct former {
     int pid;
-    char mark[17];
+    uint64_t mark;
 };
 
 static bool read_former(const char *path, struct former *f) {
     cp_autofree char *text = NULL;
     size_t n = 0;
-    return cp_read_file(path, 4096, &text, &n) == 0 && sscanf(text, "%d %*u %16[0-9a-f]", &f->pid, f->mark) == 2 &&
-           strlen(f->mark) == 16;
+    return cp_read_file(path, 4096, &text, &n) == 0 && sscanf(text, "%d %*u locks:%" SCNx64, &f->pid, &f->mark) == 2;
 }
 
 static int write_mark(const keeper *k, const char *path, cp_err *err) {
     char text[80];
     proc_stat st = {0};
     (void)proc_read(getpid(), &st);
-    int n = snprintf(text, sizeof text, "%d %llu %s\n", (int)getpid(), (unsigned long long)st.start_time, k->mark);
+    int n = snprintf(text, sizeof text, "%d %" PRIu64 " locks:%" PRIx64 "\n", (int)getpid(), st.start_time, k->mark);
     cp_autofd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || cp_write_all(fd, text, (size_t)n) < 0)
         return cp_fail_sys(err, CP_E_FILESYSTEM_ERROR, errno, "cannot write %s", path);

@@ -46,7 +46,7 @@ static bool launch(keeper *k, int *sys, uint8_t *step) {
     }
     static const char *const argv[] = {"conflux-server", "--keeper-fd", "3", NULL};
     spawn_spec spec = {.file = k->opts->server_path, .fds = {-1, 1, 2, sv[1], -1, -1, -1, -1}, .group = SPAWN_GROUP};
-    pid_t pid = spawn_own(k, TAG_SERVER, &spec, argv, sys, step);
+    pid_t pid = spawn_own(k, &spec, argv, sys, step);
     close(sv[1]);
     if (pid < 0) {
         close(sv[0]);
@@ -154,7 +154,7 @@ static void start_cmd(keeper *k) {
     int sys = 0;
     uint8_t step = 0;
     spawn_spec spec = {.fds = {0, 1, 2, -1, -1, -1, -1, -1}, .group = isatty(0) ? SPAWN_SAME_GROUP : SPAWN_GROUP};
-    pid_t pid = spawn_own(k, TAG_CMD, &spec, cmd, &sys, &step);
+    pid_t pid = spawn_own(k, &spec, cmd, &sys, &step);
     if (pid > 0) {
         k->cmd = pid;
         return;

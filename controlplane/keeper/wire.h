@@ -24,13 +24,14 @@ enum {
 /* ---- fields: F(kind, name) ---- */
 #define CP_WIRE_F_EXIT(F) F(i32, code) F(i32, signal) F(u8, core) F(u64, max_rss) F(u64, cpu_us)
 /* keeper to server. hello: 1 descriptor, the configuration as a sealed memfd. */
-#define CP_WIRE_F_hello(F) F(u32, generation) F(u16, port) F(i32, keeper_pid) F(str, mark)
+#define CP_WIRE_F_hello(F) F(u32, generation) F(u16, port) F(i32, keeper_pid)
+/* spawn and command are the mark of a child (base/mark.h). */
+#define CP_WIRE_F_PROCESS(F) F(i32, pid) F(u64, start_time) F(u64, spawn) F(u64, command)
 /* One durable child; descriptors: one for each bit of hold, lowest first. */
-#define CP_WIRE_F_held(F) F(u64, tag) F(i32, pid) F(u64, start_time) F(u8, hold) F(str, key) F(u8, exited) \
-    CP_WIRE_F_EXIT(F)
+#define CP_WIRE_F_held(F) F(u64, tag) CP_WIRE_F_PROCESS(F) F(u8, hold) F(str, key) F(u8, exited) CP_WIRE_F_EXIT(F)
 #define CP_WIRE_F_held_end(F)
 /* The answer to spawn and adopt: sys is an errno, step an index into CP_WIRE_STEPS. */
-#define CP_WIRE_F_spawned(F) F(u64, tag) F(i32, sys) F(u8, step) F(i32, pid) F(u64, start_time)
+#define CP_WIRE_F_spawned(F) F(u64, tag) F(i32, sys) F(u8, step) CP_WIRE_F_PROCESS(F)
 #define CP_WIRE_F_exited(F)  F(u64, tag) CP_WIRE_F_EXIT(F)
 #define CP_WIRE_F_closed(F)  F(u64, tag) F(u8, which)
 #define CP_WIRE_F_drain(F)
@@ -39,12 +40,13 @@ enum {
 #define CP_WIRE_F_ready(F)  F(u16, port)
 #define CP_WIRE_F_failed(F) F(str, reason)
 /* Descriptors: one for each bit of fds, then of hold, lowest first, then the memfd when CP_SPAWN_MEMFD. data (or the
- * memfd) is argc, then envc strings, each with its NUL. An empty key: the child dies with the server. */
+ * memfd) is argc, then envc strings, each with its NUL. An empty key: the child dies with the server. mark: that of a
+ * former child, to be taken for the same one; 0: a new one. */
 #define CP_WIRE_F_spawn(F)                                                                                            \
     F(u64, tag) F(u8, flags) F(u32, uid) F(u32, gid) F(str, user) F(str, key) F(str, cwd) F(u8, fds) F(u8, hold)      \
-        F(u32, argc) F(u32, envc) F(str, data)
+        F(u64, mark) F(u32, argc) F(u32, envc) F(str, data)
 /* start_time 0: not known yet. Descriptors: one for each bit of hold. */
-#define CP_WIRE_F_adopt(F)      F(u64, tag) F(i32, pid) F(u64, start_time) F(str, key) F(u8, hold)
+#define CP_WIRE_F_adopt(F)      F(u64, tag) CP_WIRE_F_PROCESS(F) F(str, key) F(u8, hold)
 #define CP_WIRE_F_close_hold(F) F(u64, tag) F(u8, which)
 #define CP_WIRE_F_ack(F)        F(u64, tag)
 

@@ -8,6 +8,7 @@
  *
  * Life: cp_exec_start → on_start (pid known; or the failure) → output … → on_end (child reaped AND output drained;
  * exactly once) → kept for history → freed when retention takes it and nobody holds a reference. */
+#include "base/mark.h"
 #include "services/output.h"
 #include "services/services.h"
 
@@ -77,6 +78,7 @@ struct cp_exec {
     char *cwd; /* where it started, as far as known; else NULL */
     pid_t pid;
     uint64_t pid_start;
+    cp_mark mark;                     /* what its processes carry; spawn 0: nothing, or it has not begun */
     int64_t started_wall, ended_wall; /* ms */
     uint64_t started_ms, ended_ms;    /* monotonic */
     uint64_t timeout_ms;

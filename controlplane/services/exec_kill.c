@@ -2,7 +2,8 @@
  *
  * Design notes. A tree grows while it is being killed, and its members lose their parents as these die. So a kill
  * remembers everything it has ever seen of the tree (pid and start time), looks at /proc again before each step, and
- * takes what descends from any remembered member as one more. It is over when nothing remembered is alive, a last look
+ * takes what descends from any remembered member as one more. What has left both its parents and its session is known
+ * by its mark (base/mark.h), also when the root has died. It is over when nothing remembered is alive, a last look
  * finds nothing new, and the execution has ended; or when its time is up, with the survivors named.
  *
  * When there is nothing to kill and still no exit (the shell itself is busy), the backend is asked to get free. When
@@ -56,18 +57,10 @@ static cp_tree *procs(struct cp_execs *x) {
     return &x->procs;
 }
 
-/* A subshell of a session (found again after a restart) carries the mark of the session's shell: by it the shell would
- * be killed with all that it has started. */
-static void collect_default(cp_exec *e, cp_tree *out) {
-    char mark[CP_MARK_MAX];
-    cp_tree_collect(out, procs(e->svc->execs), e->pid, e->pid_start,
-                    !e->session && cp_proc_mark(e->pid, mark, sizeof mark) ? mark : NULL);
-}
-
 static void collect(cp_exec *e, cp_tree *out) {
     if (e->state == CP_STATE_STARTING) return;
     if (e->impl->backend && e->impl->backend->collect) e->impl->backend->collect(e, out);
-    else if (e->pid > 1) collect_default(e, out);
+    else if (e->pid > 1) cp_tree_collect(out, procs(e->svc->execs), e->pid, e->pid_start, &e->mark);
 }
 
 static bool knows(const cp_tree *t, const cp_proc *p) {

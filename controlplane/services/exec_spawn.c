@@ -11,10 +11,8 @@
 /* execve takes at most 128 KiB in one string (MAX_ARG_STRLEN); a longer script goes by memfd (B014). */
 enum { ARG_LIMIT = 120 * 1024 };
 
-/* CONFLUX_MARK has to be in the environment that the shell was started with, and is none of the command's business. */
-#define FORGET "unset CONFLUX_MARK;"
 static const char read_script[] =
-    "IFS= read -rd '' BASH_EXECUTION_STRING <&3;exec 3<&-;" FORGET "eval \"$BASH_EXECUTION_STRING\"";
+    "IFS= read -rd '' BASH_EXECUTION_STRING <&3;exec 3<&-;eval \"$BASH_EXECUTION_STRING\"";
 
 struct spawned {
     cp_exec_child c;
@@ -73,6 +71,7 @@ static const char *cwd_of(cp_exec *e) {
 static void on_spawn(cp_child *c, int sys, const char *step) {
     cp_exec *e = CP_CONTAINER(c, cp_exec_child, child)->e;
     if (sys == 0) {
+        e->mark = c->mark;
         cp_exec_started(e, c->pid, c->start_time);
         return;
     }
@@ -146,9 +145,8 @@ void cp_exec_run_argv(cp_exec *e) {
         run(e, (const char *const *)j->args);
         return;
     }
-    cp_autobuf cp_buf text = {0};
-    if (strlen(j->command) <= ARG_LIMIT) cp_buf_addf(&text, FORGET "%s", j->command);
-    const char *const argv[] = {cp_exec_bash(e->svc), "-c", cp_buf_z(&text), "bash", NULL};
+    const char *text = strlen(j->command) <= ARG_LIMIT ? j->command : ""; /* then it is not used */
+    const char *const argv[] = {cp_exec_bash(e->svc), "-c", text, "bash", NULL};
     run(e, argv);
 }
 
@@ -161,6 +159,7 @@ void cp_exec_run_held(cp_exec *e, const cp_held *h) {
     cp_exec_set_backend(e, &spawn_backend, s);
     cp_exec_set_child(e, &s->c);
     cp_keeper_claim(s->keeper, &s->c.child, h);
+    e->mark = h->mark;
     cp_exec_started(e, h->pid, h->start_time);
     cp_exec_attach_output(e, h->fds[1], h->fds[2]);
     if (h->fds[0] >= 0) {

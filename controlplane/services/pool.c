@@ -3,8 +3,8 @@
  * Design notes. The shell waits in a read of one line from a socket, the doorbell (bash reads a pipe or socket byte by
  * byte). What to run stands in a memfd that bash reads in blocks: a prologue (exports, cd) and the command, each ended
  * by a NUL. The command is then evaluated in BASH_EXECUTION_STRING, which `bash -c` fills as well, so that no variable
- * of ours is left; both descriptors are closed and CONFLUX_MARK is unset before. To the command it is `bash -c`: $0,
- * $$, options, the exit status, traps, `exec`, and syntax errors behave alike.
+ * of ours is left; both descriptors are closed before. To the command it is `bash -c`: $0, $$, options, the exit
+ * status, traps, `exec`, and syntax errors behave alike.
  *
  * What can tell the difference (the nesting that `set -x` prints, variables that only count at start-up) goes to a
  * shell of its own, as does what must outlive this server, run as another user or have a stdin: exec_spawn.c.
@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 static const char wait_script[] =
-    "IFS= read -r <&3&&IFS= read -rd '' BASH_EXECUTION_STRING <&4||exit;unset REPLY CONFLUX_MARK;SECONDS=0;"
+    "IFS= read -r <&3&&IFS= read -rd '' BASH_EXECUTION_STRING <&4||exit;unset REPLY;SECONDS=0;"
     "eval \"$BASH_EXECUTION_STRING\";IFS= read -rd '' BASH_EXECUTION_STRING <&4;exec 3<&- 4<&-;"
     "eval \"$BASH_EXECUTION_STRING\"";
 
@@ -201,10 +201,10 @@ static bool write_script(struct shell *s, const cp_exec_job *j) {
 /* Names that mean something to a shell that starts, or nothing to one that runs. */
 static bool starts_differently(const char *assignment) {
     static const char *const names[] = {
-        "BASH",    "LD_",    "SHELLOPTS",    "POSIXLY_CORRECT", "ENV=", "IFS=",     "PS4=",     "LINENO",
-        "SECONDS", "RANDOM", "SRANDOM",      "EPOCH",           "UID=", "EUID=",    "PPID=",    "GROUPS",
-        "OPTIND",  "PWD=",   "OLDPWD=",      "SHLVL=",          "_=",   "DIRSTACK", "FUNCNAME", "PIPESTATUS",
-        "HISTCMD", "COMP_",  "CONFLUX_MARK", "GLIBC_"};
+        "BASH",    "LD_",    "SHELLOPTS", "POSIXLY_CORRECT", "ENV=", "IFS=",     "PS4=",     "LINENO",
+        "SECONDS", "RANDOM", "SRANDOM",   "EPOCH",           "UID=", "EUID=",    "PPID=",    "GROUPS",
+        "OPTIND",  "PWD=",   "OLDPWD=",   "SHLVL=",          "_=",   "DIRSTACK", "FUNCNAME", "PIPESTATUS",
+        "HISTCMD", "COMP_",  "GLIBC_"};
     for (size_t i = 0; i < CP_COUNT(names); i++)
         if (strncmp(assignment, names[i], strlen(names[i])) == 0) return true;
     return false;
@@ -235,6 +235,7 @@ static const cp_exec_backend pool_backend = {.name = "pool", .release = release,
 static void begun(struct shell *s) {
     if (s->started) return;
     s->started = true;
+    s->e->mark = s->child.mark;
     cp_exec_started(s->e, s->child.pid, s->child.start_time);
 }
 

@@ -127,7 +127,7 @@ static bool names(const char *assignment, cp_str name) {
 }
 
 static bool overridden(const char *assignment, const cp_session_spec *spec) {
-    static const char *const ours[] = {"LANG", "LC_ALL", "CONFLUX_MARK"};
+    static const char *const ours[] = {"LANG", "LC_ALL"};
     for (size_t i = 0; i < CP_COUNT(ours); i++)
         if (names(assignment, cp_str_of(ours[i]))) return true;
     for (size_t i = 0; i < spec->nenv; i++)
@@ -144,7 +144,6 @@ static char *assignment(cp_str name, cp_str value) {
     return b.p;
 }
 
-/* The keeper adds CONFLUX_MARK; the shell removes it from what its children see. */
 static char **make_env(const cp_services *svc, const cp_session_spec *spec) {
     size_t base = 0, n = 0;
     while (svc->base_env[base]) base++;
@@ -334,7 +333,8 @@ int cp_session_delete(cp_services *svc, cp_str id, bool keep, cp_session_done *d
     if (s->current && s->current->exec) s->current->exec->session_destroyed = true;
     if (!keep) kill_background(s);
     if (s->shell == SHELL_READY) session_shell_kill(s);
-    else if (s->shell == SHELL_NONE) session_gone(s);
+    else if (!keep) session_kill_all(s); /* of former shells */
+    if (s->shell == SHELL_NONE) session_gone(s);
     return 0;
 }
 

@@ -107,6 +107,7 @@ struct cp_session {
     /* the shell */
     session_shell_state shell;
     cp_child child;
+    uint64_t mark;   /* the spawn in the marks of all its shells, one after the other; 0: they have none */
     int script;      /* write end of its program */
     int depot;       /* -1: none could be made */
     char *shell_cwd; /* where this one is started */
@@ -207,6 +208,7 @@ void session_inherit(struct cp_session *s, struct session_held *held); /* goes o
 void session_shell_start(struct cp_session *s);
 void session_shell_attach(struct cp_session *s, const cp_held *h); /* of a former server */
 void session_shell_kill(struct cp_session *s);
+void session_kill_all(struct cp_session *s); /* all that its shells, also former ones, have ever started */
 void session_shell_forget(struct cp_session *s);
 int session_type(struct cp_session *s, cp_str text);
 int session_record(struct cp_session *s, cp_str text, cp_err *err);

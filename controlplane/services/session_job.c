@@ -2,9 +2,11 @@
  * until the shell has reported its status; a background one until its subshell is in the keeper's books and the shell
  * has gone on.
  *
- * Which part of a session a command owns, for signals: the shell's descendants that have started since it began, by
- * start time (10 ms ticks) and, within one tick, by pid; never what hangs below something older. The shell itself is in
- * no command's tree: it is interrupted, and replaced when that fails (session_shell.c). */
+ * Which part of a session a command owns, for signals: what carries its number (base/mark.h) and all that descends from
+ * that, wherever it has gone. And, since a command may set the limit that the number is in: what descends from the
+ * shell and has started since the command began, by start time (10 ms ticks) and, within one tick, by pid; never what
+ * hangs below something older, or carries the number of another. The shell itself is in no command's tree: it is
+ * interrupted, and replaced when that fails (session_shell.c). */
 #include "services/session_impl.h"
 
 #include "base/clock.h"
@@ -170,7 +172,8 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
                         .env = job->env,
                         .in = job->want_stdin ? in : NULL,
                         .pair = j->pair->n,
-                        .last_status = s->last_status};
+                        .last_status = s->last_status,
+                        .marked = s->mark != 0};
     if (j->kind == JOB_BACKGROUND) {
         cp_script_background(text, &script);
         return;
@@ -178,6 +181,9 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
     script.dump = j->exec->timeout_ms && !s->exports_fresh && session_exports_open(s);
     cp_script_foreground(text, &script);
 }
+
+/* seq is never used twice in the life of a session: a shell that comes in the place of another has the same mark. */
+static cp_mark mark_of(const struct session_job *j) { return (cp_mark){.spawn = j->s->mark, .command = j->seq}; }
 
 static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
@@ -192,6 +198,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     if (type_lines(s, &text, err) < 0) return -1;
     if (j->kind == JOB_FOREGROUND) {
         cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
+        j->exec->mark = mark_of(j);
         cp_exec_started(j->exec, s->child.pid, s->child.start_time);
     }
     return 0;
@@ -316,6 +323,7 @@ static void child_adopted(cp_child *c, int sys, const char *step) {
     cp_exec_set_child(j->exec, &j->kid);
     cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
     if (j->in_keep >= 0) cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
+    j->exec->mark = c->mark;
     cp_exec_started(j->exec, c->pid, c->start_time);
     (void)!write(j->go, "\n", 1);
     j->started = true;
@@ -339,7 +347,7 @@ static void background_pid(struct cp_session *s, struct session_job *j, pid_t pi
     char key[CP_EXEC_KEY_MAX];
     cp_err err = {0};
     cp_exec_key(j->exec, key);
-    j->kid.child = (cp_child){.pid = pid, .on_spawn = child_adopted, .on_exit = child_exit};
+    j->kid.child = (cp_child){.pid = pid, .mark = mark_of(j), .on_spawn = child_adopted, .on_exit = child_exit};
     const int hold[3] = {j->in_keep, j->read_end[0], j->read_end[1]};
     if (cp_keeper_adopt(s->svc->keeper, &j->kid.child, key, hold, &err) < 0) {
         cp_close(&j->go);
@@ -429,37 +437,59 @@ static bool began_since(const struct session_job *j, const cp_proc *p) {
     return p->pid > j->last_pid;
 }
 
-static bool inside(const cp_tree *all, const cp_tree *out, const cp_proc *p, pid_t shell) {
-    if (p->ppid == shell || cp_tree_has(out, p->ppid)) return true;
-    if (p->sid != shell) return false;
+/* A look at a session for what belongs to one of its commands. */
+struct look {
+    const struct session_job *j;
+    const cp_tree *all;
+    pid_t shell;
+    cp_mark mark;
+    bool numbered; /* the shell carries the command's number, and so does what it starts */
+};
+
+static bool inside(const struct look *l, cp_proc *p) {
+    if (p->ppid == l->shell) return true;
+    if (p->sid != l->shell || (l->numbered && cp_proc_mark(p)->spawn == l->mark.spawn)) return false;
     /* Its parent has ended: the keeper adopted it. A parent that is still in the session is somebody else's. */
-    for (size_t i = 0; i < all->n; i++)
-        if (all->v[i].pid == p->ppid) return all->v[i].sid != shell;
+    for (size_t i = 0; i < l->all->n; i++)
+        if (l->all->v[i].pid == p->ppid) return l->all->v[i].sid != l->shell;
     return true;
+}
+
+static bool owns(const struct look *l, const cp_tree *out, cp_proc *p) {
+    if (cp_tree_has(out, p->ppid) || cp_mark_matches(&l->mark, cp_proc_mark(p))) return true;
+    return began_since(l->j, p) && inside(l, p);
 }
 
 void session_collect_owned(struct session_job *j, cp_tree *out) {
     cp_tree all = {0}, session = {0};
-    struct cp_session *s = j->s;
-    if (cp_tree_snapshot(&all) == 0) cp_tree_collect(&session, &all, s->child.pid, s->child.start_time, NULL);
+    const cp_child *shell = &j->s->child;
+    struct look l = {.j = j, .all = &all, .shell = shell->pid, .mark = mark_of(j)};
+    cp_mark now;
+    if (cp_tree_snapshot(&all) == 0)
+        cp_tree_collect(&session, &all, shell->pid, shell->start_time, &(cp_mark){.spawn = l.mark.spawn});
+    l.numbered = cp_mark_of(shell->pid, &now) && cp_mark_matches(&l.mark, &now);
     for (size_t i = 0; i < session.n; i++) { /* parents come first */
-        const cp_proc *p = &session.v[i];
-        if (p->pid != s->child.pid && began_since(j, p) && inside(&all, out, p, s->child.pid)) cp_tree_add(out, p);
+        cp_proc *p = &session.v[i];
+        if (p->pid != shell->pid && owns(&l, out, p)) cp_tree_add(out, p);
     }
     cp_tree_free(&session);
     cp_tree_free(&all);
 }
 
+/* When the turn is over, or the shell has gone under the command, what is left of it is known by its mark alone. The
+ * shell carries that too, until the next command. */
 static void collect(cp_exec *e, cp_tree *out) {
-    struct session_job *j = cp_exec_backend_data(e);
-    if (!j) return;
-    if (j->adopted) {
-        cp_tree all = {0};
-        if (cp_tree_snapshot(&all) == 0) cp_tree_collect(out, &all, j->kid.child.pid, j->kid.child.start_time, NULL);
-        cp_tree_free(&all);
-    } else if (j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY) {
-        session_collect_owned(j, out);
+    const struct session_job *j = cp_exec_backend_data(e);
+    if (j && j->state == JOB_TURN && !j->started && !j->adopted && j->s->shell == SHELL_READY) {
+        session_collect_owned(cp_exec_backend_data(e), out);
+        return;
     }
+    cp_tree all = {0};
+    if (cp_tree_snapshot(&all) < 0) return;
+    if (j && j->adopted) cp_tree_collect(out, &all, j->kid.child.pid, j->kid.child.start_time, &e->mark);
+    else if (e->kind == CP_EXEC_BUFFERED) cp_tree_collect_marked(out, &all, &e->mark, e->pid, e->pid_start);
+    else cp_tree_collect_marked(out, &all, &e->mark, 0, 0);
+    cp_tree_free(&all);
 }
 
 static void unwedge(cp_exec *e) {
@@ -474,7 +504,8 @@ static void unwedge(cp_exec *e) {
     }
 }
 
-/* A kill may still ask for the tree afterwards: ours answers that there is none, the default would name the shell's. */
+/* A kill may still ask for the tree afterwards: ours answers with what carries the mark, the default would name the
+ * shell's. */
 static void release(cp_exec *e) {
     struct session_job *j = cp_exec_backend_data(e);
     cp_exec_set_backend(e, &backend, NULL);
@@ -510,6 +541,7 @@ void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposi
     j->in_read = cp_take_fd(&d->fds[4]);
     j->in_keep = cp_take_fd(&d->fds[5]);
     cp_exec_set_backend(e, &backend, j);
+    e->mark = mark_of(j);
     cp_exec_attach_output(e, cp_take_fd(&d->fds[0]), cp_take_fd(&d->fds[1]));
     cp_exec_started(e, s->child.pid, s->child.start_time);
     session_watch_turn(s);

@@ -35,8 +35,7 @@ static void redirect(cp_buf *out, const char *op, const char *dir, const char *n
 /* The trap is how a busy shell is interrupted: `break` leaves every loop that the current function is in. The signal is
  * one that programs do not use. BASH_ARGV0 makes error messages begin with "bash:" whatever path was started. */
 void cp_script_hello(cp_buf *out) {
-    cp_buf_addz(out, "BASH_ARGV0=bash;\\builtin trap '\\builtin break 999 2>/dev/null' RTMAX-7;"
-                     "\\builtin unset -v CONFLUX_MARK\n");
+    cp_buf_addz(out, "BASH_ARGV0=bash;\\builtin trap '\\builtin break 999 2>/dev/null' RTMAX-7\n");
 }
 
 /* && : when the record cannot be read (no descriptor is free), the former one must not run again. -n 3: what a longer
@@ -188,7 +187,13 @@ void cp_script_exports(cp_buf *out, const char *dir) {
     cp_buf_addz(out, "||:\n");
 }
 
+static void mark(cp_buf *out, uint64_t seq) {
+    cp_buf_addf(out, "\\builtin ulimit -Sx %llu||:\n", (unsigned long long)seq);
+}
+
+/* The shell keeps the number until the next command: what a trap starts in between is this one's. */
 void cp_script_foreground(cp_buf *out, const cp_script *s) {
+    if (s->marked) mark(out, s->seq);
     if (s->dump) cp_script_exports(out, s->dir);
     env_enter(out, s->env);
     if (s->cwd) evaluate_in_cwd(out, s);
@@ -205,10 +210,15 @@ void cp_script_silent(cp_buf *out, const cp_script *s) {
 }
 
 /* ( ( … ) & ): the outer subshell ends at once, so the inner one is the keeper's to reap; and the shell itself has no
- * job of ours in its table: `wait`, `jobs` and $! are the client's. */
+ * job of ours in its table: `wait`, `jobs` and $! are the client's. The shell gives up the number of the former command
+ * first: until they have their own, the subshells would be killed with that. They get it in the outer one, whose stderr
+ * is still /dev/null: `set -x` shows no line of it. */
 void cp_script_background(cp_buf *out, const cp_script *s) {
     char name[32];
-    cp_buf_addz(out, "( (\n");
+    if (s->marked) cp_buf_addz(out, "\\builtin ulimit -Sx hard||:\n");
+    cp_buf_addz(out, "( ");
+    if (s->marked) mark(out, s->seq);
+    cp_buf_addz(out, "(\n");
     for (int i = 0; s->env && s->env[i]; i++) export_one(out, s->env[i]);
     /* The FIFO is open before the report: the go-ahead has a place to wait. A server that is gone gives none. -t: or
      * the client's TMOUT would count. */

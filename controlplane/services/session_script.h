@@ -25,6 +25,7 @@ typedef struct cp_script {
     const char *in;   /* name of the stdin FIFO in dir; NULL: /dev/null */
     unsigned pair;    /* output goes to the FIFOs o<pair> and e<pair> */
     int last_status;  /* $? as the command is to find it */
+    bool marked;      /* its processes are told by seq, in the soft limit of file locks (base/mark.h) */
     bool dump;        /* write the exported variables to the FIFO x first */
 } cp_script;
 

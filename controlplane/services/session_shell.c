@@ -142,6 +142,7 @@ static int spawn(struct cp_session *s, int program, cp_err *err) {
                       .hold = {s->script, s->status, s->depot},
                       .key = cp_buf_z(&key),
                       .own_session = true,
+                      .mark = s->mark,
                       .set_user = t->set_user,
                       .uid = t->uid,
                       .gid = t->gid,
@@ -190,6 +191,7 @@ static void on_spawn(cp_child *c, int sys, const char *step) {
         return;
     }
     s->shell = SHELL_READY;
+    s->mark = c->mark.spawn;
     session_set_cwd(s, cwd_choice(s));
     free(cp_take(s->shell_cwd));
     s->cwd_try = 0;
@@ -209,6 +211,7 @@ static char *read_cwd(pid_t pid) {
 void session_shell_attach(struct cp_session *s, const cp_held *h) {
     s->child = (cp_child){.on_spawn = on_spawn, .on_exit = on_exit_};
     cp_keeper_claim(s->svc->keeper, &s->child, h);
+    s->mark = h->mark.spawn;
     s->script = h->fds[0];
     cp_nonblock(s->script);
     s->shell = SHELL_READY;
@@ -235,6 +238,7 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
     cp_buf_clear(&s->inbox);
     cp_timer_stop(s->svc->loop, &s->interrupt);
     cp_metric_add(CP_M_SESSIONS, -1);
+    if (s->deleted && !s->keep) session_kill_all(s); /* what was being forked when the shell was killed */
     session_shell_ended(s, x);
 }
 
@@ -243,23 +247,30 @@ static void kill_pid(const struct cp_session *s, int sig) {
     (void)cp_proc_signal(&p, sig);
 }
 
-/* With `keep` only the shell and the command at turn; else all that came from it. */
-void session_shell_kill(struct cp_session *s) {
+static void kill_these(const cp_tree *t) {
+    for (size_t i = 0; i < t->n; i++) (void)cp_proc_signal(&t->v[i], SIGKILL);
+}
+
+void session_kill_all(struct cp_session *s) {
     cp_tree all = {0}, mine = {0};
-    if (s->shell != SHELL_READY) return;
-    s->shell = SHELL_DYING;
-    if (s->deleted && !s->keep) {
-        char mark[CP_MARK_MAX];
-        bool marked = cp_proc_mark(s->child.pid, mark, sizeof mark);
-        if (cp_tree_snapshot(&all) == 0)
-            cp_tree_collect(&mine, &all, s->child.pid, s->child.start_time, marked ? mark : NULL);
-    } else if (s->current && !s->current->started) {
-        session_collect_owned(s->current, &mine);
-    }
-    kill_pid(s, SIGKILL);
-    for (size_t i = 0; i < mine.n; i++) (void)cp_proc_signal(&mine.v[i], SIGKILL);
+    if (cp_tree_snapshot(&all) == 0)
+        cp_tree_collect(&mine, &all, s->child.pid, s->child.start_time, &(cp_mark){.spawn = s->mark});
+    kill_these(&mine);
     cp_tree_free(&mine);
     cp_tree_free(&all);
+}
+
+/* With `keep` only the shell and the command at turn; else all that came from it. */
+void session_shell_kill(struct cp_session *s) {
+    cp_tree mine = {0};
+    if (s->shell != SHELL_READY) return;
+    s->shell = SHELL_DYING;
+    bool everything = s->deleted && !s->keep;
+    if (everything) session_kill_all(s);
+    else if (s->current && !s->current->started) session_collect_owned(s->current, &mine);
+    kill_pid(s, SIGKILL);
+    kill_these(&mine);
+    cp_tree_free(&mine);
 }
 
 void session_shell_forget(struct cp_session *s) {

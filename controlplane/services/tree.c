@@ -98,29 +98,14 @@ static const cp_proc *find(const cp_tree *all, pid_t pid) {
     return all->n ? bsearch(&key, all->v, all->n, sizeof key, by_pid) : NULL;
 }
 
-bool cp_proc_mark(pid_t pid, char *out, size_t cap) {
-    char path[40];
-    cp_autofree char *env = NULL;
-    size_t n;
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    if (cp_read_file(path, (size_t)4 << 20, &env, &n) < 0) return false;
-    for (const char *p = env, *end = env + n; p < end; p += strlen(p) + 1)
-        if (strncmp(p, "CONFLUX_MARK=", 13) == 0) return snprintf(out, cap, "%s", p + 13) < (int)cap;
-    return false;
+const cp_mark *cp_proc_mark(cp_proc *p) {
+    if (!p->mark_read) (void)cp_mark_of(p->pid, &p->mark);
+    p->mark_read = true;
+    return &p->mark;
 }
 
-/* FNV-1a; never 0, which says "not read yet". */
-static uint64_t hash_of(const char *z) {
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (; *z; z++) h = (h ^ (unsigned char)*z) * UINT64_C(1099511628211);
-    return h ? h : 1;
-}
-
-/* The environment of a process is read once for a snapshot: many kills ask it in turn. A match is looked at again. */
-static bool carries(cp_proc *p, const char *mark, uint64_t hash) {
-    char have[CP_MARK_MAX];
-    if (!p->mark) p->mark = hash_of(cp_proc_mark(p->pid, have, sizeof have) ? have : "");
-    return p->mark == hash && cp_proc_mark(p->pid, have, sizeof have) && strcmp(have, mark) == 0;
+static bool carries(cp_proc *p, const cp_mark *mark) {
+    return mark && mark->spawn && cp_mark_matches(mark, cp_proc_mark(p));
 }
 
 /* Marks in `in` (by index) everything that descends from what is marked. Children may have smaller pids than their
@@ -151,18 +136,28 @@ static void add_in_order(cp_tree *out, const cp_tree *all, bool *in) {
     }
 }
 
-void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const char *mark) {
-    if (root <= 1 || all->n == 0) return;
-    const cp_proc *r = find(all, root);
-    bool ours = r && r->start_time == root_start;
-    uint64_t hash = mark ? hash_of(mark) : 0;
+void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const cp_mark *mark) {
+    if (all->n == 0) return;
+    const cp_proc *r = root > 1 ? find(all, root) : NULL;
+    bool ours = r && r->start_time == root_start, known = root > 1 && (ours || !r);
     cp_autofree bool *in = cp_alloc(all->n);
     for (size_t i = 0; i < all->n; i++) {
         cp_proc *p = &all->v[i];
         /* While members of a group live its number is not given to a new process: with the leader gone they are still
          * the ones we know, unless the number has a new owner. */
-        bool member = (ours || !r) && (p->pgid == root || p->sid == root) && p->start_time >= root_start;
-        in[i] = (ours && p == r) || member || (mark && carries(p, mark, hash));
+        bool member = known && (p->pgid == root || p->sid == root) && p->start_time >= root_start;
+        in[i] = (ours && p == r) || member || carries(p, mark);
+    }
+    mark_descendants(all, in);
+    add_in_order(out, all, in);
+}
+
+void cp_tree_collect_marked(cp_tree *out, cp_tree *all, const cp_mark *mark, pid_t except, uint64_t except_start) {
+    if (all->n == 0) return;
+    cp_autofree bool *in = cp_alloc(all->n);
+    for (size_t i = 0; i < all->n; i++) {
+        cp_proc *p = &all->v[i];
+        in[i] = (p->pid != except || p->start_time != except_start) && carries(p, mark);
     }
     mark_descendants(all, in);
     add_in_order(out, all, in);

@@ -7,12 +7,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/mark.h"
+
 typedef struct cp_proc {
     pid_t pid, ppid, pgid, sid;
     char state;          /* R S D Z T … */
     uint64_t start_time; /* clock ticks since boot */
     uint64_t cpu_ticks, rss_bytes;
-    uint64_t mark; /* tree.c's: a hash of the mark, 0 not read yet */
+    bool mark_read; /* tree.c's */
+    cp_mark mark;   /* use cp_proc_mark */
 } cp_proc;
 
 /* Reads /proc/pid/stat; false when it does not exist (any more). */
@@ -25,13 +28,15 @@ typedef struct cp_tree {
 void cp_tree_free(cp_tree *t);
 /* One snapshot of /proc. */
 int cp_tree_snapshot(cp_tree *all);
-/* Adds to `out` from the snapshot: root (if pid and start time match), all its descendants, the members of its process
- * group and session, and processes whose spawn-time environment carries `mark` (CONFLUX_MARK=<mark>, NULL: do not
- * look). No duplicates; parents before children. */
-void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const char *mark);
-/* The mark in the environment that pid was started with; false when there is none or it may not be read. */
-enum { CP_MARK_MAX = 64 };
-bool cp_proc_mark(pid_t pid, char *out, size_t cap);
+/* Adds to `out` from the snapshot: root (if pid and start time match; 0: none), the members of its process group and
+ * session, processes that carry `mark` (NULL or without a spawn: do not look), and all their descendants. No
+ * duplicates; parents before children. */
+void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const cp_mark *mark);
+/* The same of those that carry `mark` alone, except one process (0: none): it and what descends from it only count if
+ * they do for another reason. */
+void cp_tree_collect_marked(cp_tree *out, cp_tree *all, const cp_mark *mark, pid_t except, uint64_t except_start);
+/* The mark of a process, read once for a snapshot: many kills ask for it in turn. */
+const cp_mark *cp_proc_mark(cp_proc *p);
 void cp_tree_add(cp_tree *t, const cp_proc *p);
 bool cp_tree_has(const cp_tree *t, pid_t pid);
 /* pidfd_send_signal after checking the start time. 0, or -1 with errno (ESRCH when gone or somebody else). */

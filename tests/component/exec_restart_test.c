@@ -120,6 +120,7 @@ static void hand_over(struct former *f) {
                  .key = f->key,
                  .pid = f->child.pid,
                  .start_time = f->child.start_time,
+                 .mark = f->child.mark,
                  .exited = f->exited,
                  .exit = f->exit,
                  .fds = {f->in, f->out, f->err}};
@@ -292,7 +293,7 @@ static void recorded_before_it_is_told(void **state) {
 static void child_without_a_row_is_ended(void **state) {
     (void)state;
     struct former f;
-    begin(&f, "nobody", "sleep 1000; true");
+    begin(&f, "nobody", "setsid -f sleep 1000; sleep 1000; true");
     pid_t pid = f.child.pid;
     hand_over(&f);
     open_services();

@@ -371,6 +371,57 @@ static void kill_takes_the_tree(void **state) {
     run_free(&r);
 }
 
+/* Says its pid when it has a session of its own and, soon, no parent. */
+#define DAEMON      "setsid -f sh -c 'echo $$; exec sleep 1000'"
+#define DEAF_DAEMON "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"
+
+/* In all forms. The root of the second dies of TERM, long before the daemon is killed. */
+static void kill_finds_daemons(void **state) {
+    (void)state;
+    const cp_str args[] = {CP_STR("env"), CP_STR("-i"), CP_STR("/bin/bash"), CP_STR("-c"),
+                           CP_STR(DAEMON "; sleep 1000")};
+    const cp_exec_spec specs[] = {
+        {.kind = CP_EXEC_PROCESS, .command = CP_STR(DAEMON "; sleep 1000")},
+        {.kind = CP_EXEC_STREAM, .command = CP_STR(DEAF_DAEMON "; exec sleep 1000")},
+        {.kind = CP_EXEC_BUFFERED, .command = CP_STR("(" DAEMON "); sleep 1000; :")},
+        {.kind = CP_EXEC_BUFFERED, .args = args, .nargs = CP_COUNT(args)},
+        {.kind = CP_EXEC_PROCESS,
+         .command = CP_STR(DAEMON "; sleep 1000"),
+         .cwd = CP_STR("/"),
+         .user = cp_str_of(geteuid() == 0 ? "nobody" : "")},
+    };
+    for (size_t i = 0; i < CP_COUNT(specs); i++) {
+        struct run r;
+        struct killed k = {0};
+        cp_err err;
+        cp_exec_spec s = specs[i];
+        s.sessionless = true;
+        run_begin(&r, &s);
+        cp_proc p = run_said_pid(&r);
+        fx_until(cp_proc_read(p.pid, &p) && p.ppid == fx.keeper_pid);
+        assert_int_equal(cp_exec_kill(r.e, SIGTERM, 200, CP_OUTCOME_signal, on_killed, &k, &err), 0);
+        fx_until(k.done);
+        assert_true(k.killed >= 2);
+        assert_int_equal(k.survivors, 0);
+        assert_false(cp_proc_alive(&p));
+        run_wait(&r);
+        run_free(&r);
+    }
+}
+
+static void a_timeout_finds_daemons(void **state) {
+    (void)state;
+    struct run r;
+    cp_exec_spec s = shell_spec(DAEMON "; sleep 1000");
+    s.timeout_ms = 500;
+    run_begin(&r, &s);
+    cp_proc p = run_said_pid(&r);
+    run_wait(&r);
+    assert_int_equal(r.e->exit_code, 124);
+    fx_until(!cp_proc_alive(&p));
+    run_free(&r);
+}
+
 /* The keeper does not answer for a while: the client has its reply in time, and what is started after that does not
  * live on. */
 static void a_late_start_is_ended(void **state) {
@@ -392,15 +443,17 @@ static void a_late_start_is_ended(void **state) {
     }
 }
 
-/* A stray holds the output when the time of a kill is up: the status is known all the same. */
+/* A stray that has no mark any more holds the output when the time of a kill is up: the status is known all the same.
+ */
 static void a_kill_in_vain_keeps_the_status(void **state) {
     (void)state;
     struct run r;
     cp_err err;
     char path[128], text[32] = {0};
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS,
-                      .sessionless = true,
-                      .command = CP_STR("setsid -f bash -c 'echo $$ >stray; exec sleep 1234.8'; exec sleep 1000")};
+    cp_exec_spec s = {
+        .kind = CP_EXEC_PROCESS,
+        .sessionless = true,
+        .command = CP_STR("setsid -f prlimit --locks=9 bash -c 'echo $$ >stray; exec sleep 1234.8'; sleep 1000")};
     fx.config.drain_window = 3600000;
     run_begin(&r, &s);
     fx_until(running("sleep 1234.8"));
@@ -527,6 +580,9 @@ static void nothing_of_the_server_reaches_the_child(void **state) {
         cp_exec_spec s = shell_spec(commands[i]);
         run_expect(&s, 0, "0\n1\n2\n3\n", "");
     }
+    const cp_str args[] = {CP_STR("env")};
+    cp_exec_spec s = {.sessionless = true, .args = args, .nargs = 1};
+    run_expect(&s, 0, "PATH=/usr/local/bin:/usr/bin:/bin\nHOME=/tmp\nLANG=C.UTF-8\n", "");
 }
 
 static void as_another_user(void **state) {
@@ -607,6 +663,8 @@ int main(void) {
         T(same_id_runs_once),
         T(process_id_rules),
         T(kill_takes_the_tree),
+        T(kill_finds_daemons),
+        T(a_timeout_finds_daemons),
         T(a_late_start_is_ended),
         T(a_kill_in_vain_keeps_the_status),
         T(term_is_followed_by_kill),

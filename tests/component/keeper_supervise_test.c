@@ -430,11 +430,11 @@ static void test_trees_of_mortals_die(void **state) {
     (void)state;
     start_keeper(.cmd = NULL);
     first_server();
-    (void)spawn_kid("-a", "unset CONFLUX_MARK; setsid sleep 1000 & echo in-session $! . >&2; wait");
+    (void)spawn_kid("-a", "prlimit --locks=9 -p $$; setsid sleep 1000 & echo in-session $! . >&2; wait");
     pid_t in_session = hear_pid("in-session ");
     (void)spawn_kid("-b", "(setsid sleep 1000 & echo orphan $! . >&2); exec sleep 1000");
     pid_t orphan = hear_pid("orphan ");
-    (void)spawn_kid("-c", "(unset CONFLUX_MARK; sleep 1000 & echo in-group $! . >&2); exec sleep 1000");
+    (void)spawn_kid("-c", "(sleep 1000 & prlimit --locks=9 -p $!; echo in-group $! . >&2); exec sleep 1000");
     pid_t in_group = hear_pid("in-group ");
     (void)spawn_kid("-d", "(setsid sleep 1000 & echo background $! . >&2)");
     pid_t background = hear_pid("background ");
@@ -755,7 +755,7 @@ static void test_state_folder(void **state) {
     t.keeper = first;
     t.err_pipe = first_err;
     /* A keeper that is killed leaves its children; the next one sweeps them, and what they started. */
-    pid_t kid = spawn_kid("kid", "(setsid sleep 1000 &); (unset CONFLUX_MARK; exec sleep 1000) & echo up >&2;"
+    pid_t kid = spawn_kid("kid", "(setsid sleep 1000 &); (exec prlimit --locks=9 sleep 1000) & echo up >&2;"
                                  "exec sleep 1000");
     text[0] = '\0';
     wait_for_text("up\n");

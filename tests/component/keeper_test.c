@@ -27,7 +27,6 @@ static struct {
     pid_t pid;
     bool lost;
     char dir[64];
-    char mark[17];
 } t;
 
 struct kid {
@@ -84,8 +83,6 @@ static int setup(void **state) {
     assert_int_equal(hello.generation, 0);
     assert_int_equal(hello.port, 0);
     assert_int_equal(hello.keeper_pid, t.pid);
-    assert_int_equal(strlen(hello.mark), 16);
-    memcpy(t.mark, hello.mark, sizeof t.mark);
     cp_buf_free(&hello.config);
     return 0;
 }
@@ -238,13 +235,41 @@ static void test_env_and_cwd(void **state) {
     char want[128];
     snprintf(want, sizeof want, "%s\nbar baz\n", t.dir);
     assert_string_equal(out, want);
-    /* A mark of somebody else's is replaced. */
-    const char *const env[] = {"A=1", "CONFLUX_MARK=other.1", "PATH=/bin", NULL};
+    const char *const env[] = {"A=1", "PATH=/bin", NULL};
     cp_autofree char *env_out = output_of(SPEC(.argv = ARGV("env"), .env = env), &k);
-    snprintf(want, sizeof want, "CONFLUX_MARK=%s.%llu\nA=1\nPATH=/bin\n", t.mark, (unsigned long long)k.c.tag);
-    assert_string_equal(env_out, want);
+    assert_string_equal(env_out, "A=1\nPATH=/bin\n"); /* nothing of ours */
     cp_autofree char *root = output_of(SPEC(.argv = ARGV("pwd")), &k);
     assert_string_equal(root, "/\n");
+}
+
+/* Told to the server, carried by the child and by what has left it, whoever it runs as; one for each spawn, unless an
+ * earlier one is asked for. */
+static void test_marks(void **state) {
+    (void)state;
+    struct kid a, b, c, d;
+    cp_mark m;
+    cp_autofree char *pid = output_of(SPEC(.argv = SH("setsid -f sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1'"),
+                                           .set_user = geteuid() == 0, .uid = 65534, .gid = 65534),
+                                      &a);
+    assert_true(cp_mark_is(a.c.mark.spawn));
+    assert_int_equal(a.c.mark.command, 0);
+    cp_autofree char *own = output_of(SPEC(.argv = SH("grep 'Max file locks' /proc/self/limits")), &b);
+    char want[128];
+    snprintf(want, sizeof want, "Max file locks            %-20llu %-20llu locks     \n",
+             (unsigned long long)b.c.mark.spawn, (unsigned long long)b.c.mark.spawn);
+    assert_string_equal(own, want);
+    assert_int_not_equal(a.c.mark.spawn, b.c.mark.spawn);
+    assert_int_equal(cp_mark_keeper(a.c.mark.spawn), cp_mark_keeper(b.c.mark.spawn));
+    run(&c, &SPEC(.argv = SH(":"), .mark = a.c.mark.spawn));
+    assert_int_equal(c.c.mark.spawn, a.c.mark.spawn);
+    run(&d, &SPEC(.argv = SH(":"), .mark = a.c.mark.spawn ^ CP_MARK_SPAWNS)); /* another keeper's */
+    assert_int_equal(cp_mark_keeper(d.c.mark.spawn), cp_mark_keeper(a.c.mark.spawn));
+    assert_int_not_equal(d.c.mark.spawn, a.c.mark.spawn);
+    pid_t daemon = (pid_t)strtol(pid, NULL, 10);
+    assert_true(daemon > 1 && cp_mark_of(daemon, &m) && m.spawn == a.c.mark.spawn && m.command == 0);
+    assert_int_equal(kill(daemon, SIGKILL), 0);
+    assert_false(cp_mark_of(getpid(), &m));
+    assert_int_equal(m.spawn, 0);
 }
 
 static void test_descriptors(void **state) {
@@ -741,6 +766,7 @@ int main(void) {
         T(test_failures),
         T(test_path_lookup),
         T(test_env_and_cwd),
+        T(test_marks),
         T(test_descriptors),
         T(test_descriptors_swapped),
         T(test_signals),

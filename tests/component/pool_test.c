@@ -96,7 +96,7 @@ static void like_bash_c(void **state) {
         "printf 'no newline'",
         "cd /; cd - >/dev/null; pwd; env | grep -c ^OLDPWD",
         "ulimit -n; umask",
-        "REPLY=x; echo $REPLY; CONFLUX_MARK=y; echo $CONFLUX_MARK",
+        "REPLY=x; echo $REPLY; CONFLUX_X=y; echo $CONFLUX_X",
         "(exit 9)",
         "echo \"$BASH_EXECUTION_STRING\"; unset BASH_EXECUTION_STRING; echo ok",
         "shopt -s extglob; echo ok",

@@ -16,6 +16,7 @@
 #include "component/keeper_fixture.h"
 #include "services/exec.h"
 #include "services/session.h"
+#include "services/tree.h"
 
 enum { FX_DEADLINE_MS = 60000 };
 
@@ -155,6 +156,15 @@ static inline char *run_output(const struct run *r, int which) {
     while (cp_output_read(r->e->out[which], from, 1 << 20, &b, &at)) from = at + (b.n - from);
     (void)cp_buf_z(&b);
     return b.p;
+}
+
+/* What the command has said is a pid; waits for it. */
+static inline cp_proc run_said_pid(struct run *r) {
+    cp_proc p;
+    fx_until(cp_output_total(r->e->out[0]) > 1);
+    cp_autofree char *text = run_output(r, 0);
+    assert_true(cp_proc_read((pid_t)strtol(text, NULL, 10), &p));
+    return p;
 }
 
 static inline void run_expect(const cp_exec_spec *spec, int code, const char *out, const char *err) {

@@ -77,6 +77,8 @@ static void delete_(const char *id, bool keep) {
     assert_false(a.failed);
 }
 
+static void restart(const char *id);
+
 static struct cp_session *session(const char *id) {
     struct cp_session *s = session_find(&fx.s, cp_str_of(id));
     assert_non_null(s);
@@ -429,6 +431,110 @@ static void a_timeout_ends_the_command_only(void **state) { /* B016 */
     expect("a", "f; echo $v", 0, "f\n1\n", "");
 }
 
+/* Says its pid when it has a session of its own and, soon, no parent. */
+#define DAEMON "setsid -f sh -c 'echo $$; exec sleep 1000'"
+
+static cp_proc daemon_of(struct run *r, const char *session, const char *command, cp_exec_kind kind) {
+    cp_exec_spec s = in_session(session, command);
+    s.kind = kind;
+    s.timeout_ms = kind == CP_EXEC_BUFFERED ? 60000 : 0;
+    run_begin(r, &s);
+    cp_proc p = run_said_pid(r);
+    fx_until(cp_proc_read(p.pid, &p) && p.ppid == fx.keeper_pid);
+    return p;
+}
+
+static void killed(void *arg, cp_exec *e, const cp_kill_result *r) {
+    (void)e;
+    assert_int_equal(r->nsurvivors, 0);
+    *(size_t *)arg = r->nkilled;
+}
+
+static size_t kill_and_wait(struct run *r) {
+    size_t n = 0;
+    assert_int_equal(cp_exec_kill(r->e, SIGTERM, 1000, CP_OUTCOME_cancelled, killed, &n, NULL), 0);
+    fx_until(n);
+    run_wait(r);
+    run_free(r);
+    return n;
+}
+
+static void daemons_die_with_their_command(void **state) {
+    (void)state;
+    struct run before, fg, bg;
+    cp_proc earlier = daemon_of(&before, "a", "v=1; " DAEMON, CP_EXEC_BUFFERED);
+    cp_proc b = daemon_of(&bg, "a", DAEMON "; sleep 1000", CP_EXEC_PROCESS);
+    cp_proc f = daemon_of(&fg, "a", DAEMON "; sleep 1000", CP_EXEC_BUFFERED);
+    assert_int_equal(kill_and_wait(&fg), 2); /* the daemon and the sleep: not the shell, nor anything of another */
+    assert_false(cp_proc_alive(&f));
+    assert_true(cp_proc_alive(&earlier) && cp_proc_alive(&b));
+    assert_int_equal(kill_and_wait(&bg), 3); /* with the subshell */
+    assert_false(cp_proc_alive(&b));
+    assert_true(cp_proc_alive(&earlier));
+    expect("a", "echo $v", 0, "1\n", "");
+    struct run timed;
+    cp_exec_spec s = in_session("a", "(" DAEMON "); trap '' TERM; sleep 1000");
+    s.timeout_ms = 500;
+    run_begin(&timed, &s);
+    cp_proc t = run_said_pid(&timed);
+    run_wait(&timed);
+    fx_until(!cp_proc_alive(&t));
+    run_free(&timed);
+    run_wait(&before);
+    run_free(&before);
+    delete_("a", false);
+    fx_until(!cp_proc_alive(&earlier));
+}
+
+/* Its number is in a limit that belongs to the client: whoever sets it is known by descent, as far as that goes. */
+static void a_command_may_set_the_limit(void **state) {
+    (void)state;
+    static const char *const ways[] = {"ulimit -Sx 7", "ulimit -Sx hard", "ulimit -x 9", "enable -n ulimit"};
+    for (size_t i = 0; i < CP_COUNT(ways); i++) {
+        struct run other, r;
+        char command[128];
+        cp_proc o = daemon_of(&other, "a", DAEMON "; sleep 1000", CP_EXEC_PROCESS);
+        snprintf(command, sizeof command, "%s; (sleep 1000 & echo $!); sleep 1000", ways[i]);
+        cp_proc p = daemon_of(&r, "a", command, CP_EXEC_BUFFERED);
+        cp_proc shell = {.pid = r.e->pid, .start_time = r.e->pid_start};
+        assert_int_equal(kill_and_wait(&r), 2);
+        assert_false(cp_proc_alive(&p));
+        assert_true(cp_proc_alive(&o) && cp_proc_alive(&shell));
+        assert_true(kill_and_wait(&other) >= 2);
+        assert_true(cp_proc_alive(&shell));
+        (void)cp_proc_signal(&o, SIGKILL); /* where it could not be marked */
+    }
+}
+
+/* Also of a shell that has ended, or was found by a restarted server. */
+static void deletion_finds_daemons(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct run first, second;
+        cp_proc a = daemon_of(&first, "a", DAEMON, CP_EXEC_BUFFERED);
+        run_wait(&first);
+        run_free(&first);
+        expect_end("a", "exit 3", 3, "");
+        if (i) {
+            cp_proc b = daemon_of(&second, "a", DAEMON, CP_EXEC_BUFFERED);
+            run_wait(&second);
+            run_free(&second);
+            if (i == 2) restart("a");
+            delete_("a", false);
+            fx_until(!cp_proc_alive(&b));
+        } else {
+            delete_("a", false);
+        }
+        fx_until(!cp_proc_alive(&a));
+    }
+    struct run kept;
+    cp_proc k = daemon_of(&kept, "a", DAEMON, CP_EXEC_BUFFERED);
+    run_wait(&kept);
+    run_free(&kept);
+    delete_("a", true);
+    assert_true(cp_proc_alive(&k));
+}
+
 static void a_shell_that_cannot_be_interrupted_is_replaced(void **state) {
     (void)state;
     expect("a", "cd /tmp; export E='a b' F=1; v=1; mkfifo $HOME/../tmp/fx.$$; p=/tmp/fx.$$; export p", 0, "", "");
@@ -672,6 +778,7 @@ static void restart(const char *id) {
                  .key = key,
                  .pid = s->child.pid,
                  .start_time = s->child.start_time,
+                 .mark = s->child.mark,
                  .fds = {dup(s->script), dup(s->status), dup(s->depot)}};
     cp_err err = {0};
     cp_services_close(&fx.s);
@@ -880,6 +987,10 @@ static void as_another_user(void **state) {
     expect("u", "echo $v; cat", 0, "1\n", "");
     expect_background(CP_EXEC_PROCESS, "u", "id -un; exit 3", 3, "nobody\n");
     expect_timeout("u", "sleep 300", 100, false);
+    struct run r;
+    cp_proc p = daemon_of(&r, "u", DAEMON "; sleep 1000", CP_EXEC_BUFFERED);
+    assert_int_equal(kill_and_wait(&r), 2);
+    assert_false(cp_proc_alive(&p));
     delete_("u", false);
 }
 
@@ -905,6 +1016,9 @@ int main(void) {
         TEST(session_is_free_while_a_process_runs),
         TEST(streams_in_cold_sessions),
         TEST(a_timeout_ends_the_command_only),
+        TEST(daemons_die_with_their_command),
+        TEST(a_command_may_set_the_limit),
+        TEST(deletion_finds_daemons),
         TEST(a_shell_that_cannot_be_interrupted_is_replaced),
         TEST(a_queued_command_has_a_deadline),
         TEST(default_timeout_of_a_session),

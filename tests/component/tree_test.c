@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "services/tree.h"
@@ -130,39 +132,67 @@ static void group_outlives_its_leader(void **state) {
     cp_tree_free(&all);
 }
 
-static void mark_finds_the_strayed(void **state) {
-    (void)state;
+/* Children that wait, with these marks; their own sessions. */
+static pid_t stray(uint64_t hard, uint64_t soft) {
     int rw[2];
     char c;
-    char got[CP_MARK_MAX];
     assert_int_equal(cp_pipe(rw, 0), 0);
-    char name[] = "CONFLUX_MARK=tree.17", *const env[] = {name, NULL}, sleep[] = "sleep", forever[] = "1000";
-    char *const argv[] = {sleep, forever, NULL};
-    pid_t stray = fork();
-    if (stray == 0) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit l = {.rlim_cur = soft, .rlim_max = hard};
+        char sleep[] = "sleep", forever[] = "1000", *const argv[] = {sleep, forever, NULL}, *const env[] = {NULL};
         setsid();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        execve("/usr/bin/sleep", argv, env);
+        if (setrlimit(RLIMIT_LOCKS, &l) == 0) execve("/usr/bin/sleep", argv, env);
         _exit(127);
     }
     close(rw[1]);
     assert_int_equal(read(rw[0], &c, 1), 0); /* the exec has happened */
     close(rw[0]);
-    assert_true(cp_proc_mark(stray, got, sizeof got));
-    assert_string_equal(got, "tree.17");
-    cp_proc me;
-    cp_tree all = {0}, t = {0};
+    return pid;
+}
+
+static void mark_finds_the_strayed(void **state) {
+    (void)state;
+    const uint64_t spawn = CP_MARK_FLAG | 77 * CP_MARK_SPAWNS | 3;
+    const pid_t pids[] = {stray(spawn, spawn), stray(spawn, 5), stray(spawn, 6), stray(spawn - 1, 5), stray(5, 5)};
+    const struct {
+        cp_mark mark;
+        unsigned found; /* bits of pids */
+    } cases[] = {{{spawn, 0}, 7},     {{spawn, 5}, 2}, {{spawn, 7}, 0}, {{spawn - 1, 0}, 8},
+                 {{spawn - 2, 0}, 0}, {{5, 0}, 0},     {{0, 0}, 0},     {{0, 5}, 0}};
+    cp_mark m;
+    assert_true(cp_mark_of(pids[0], &m));
+    assert_true(m.spawn == spawn && m.command == 0);
+    assert_true(cp_mark_of(pids[1], &m));
+    assert_true(m.spawn == spawn && m.command == 5);
+    assert_false(cp_mark_of(pids[4], &m)); /* a limit, but no mark */
+    cp_tree all = {0};
     assert_int_equal(cp_tree_snapshot(&all), 0);
-    assert_true(cp_proc_read(getpid(), &me));
-    cp_tree_collect(&t, &all, 0x7ffffff0, 1, "tree.1");
-    assert_int_equal(t.n, 0);
-    cp_tree_collect(&t, &all, 0x7ffffff0, 1, "tree.17");
-    assert_int_equal(t.n, 1);
-    assert_int_equal(t.v[0].pid, stray);
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        cp_tree t = {0}, by_mark = {0};
+        cp_tree_collect(&t, &all, 0x7ffffff0, 1, &cases[i].mark);
+        cp_tree_collect_marked(&by_mark, &all, &cases[i].mark, 0, 0);
+        assert_int_equal(t.n, (size_t)__builtin_popcount(cases[i].found));
+        assert_int_equal(by_mark.n, t.n);
+        for (size_t k = 0; k < CP_COUNT(pids); k++) {
+            assert_int_equal(cp_tree_has(&t, pids[k]), cases[i].found >> k & 1);
+            assert_int_equal(cp_tree_has(&by_mark, pids[k]), cases[i].found >> k & 1);
+        }
+        cp_tree_free(&t);
+        cp_tree_free(&by_mark);
+    }
+    cp_proc shell;
+    cp_tree t = {0};
+    assert_true(cp_proc_read(pids[1], &shell));
+    cp_tree_collect_marked(&t, &all, &cases[0].mark, pids[1], shell.start_time);
+    assert_true(t.n == 2 && !cp_tree_has(&t, pids[1]));
     cp_tree_free(&t);
     cp_tree_free(&all);
-    kill(stray, SIGKILL);
-    assert_int_equal(waitpid(stray, NULL, 0), stray);
+    for (size_t k = 0; k < CP_COUNT(pids); k++) {
+        kill(pids[k], SIGKILL);
+        assert_int_equal(waitpid(pids[k], NULL, 0), pids[k]);
+    }
 }
 
 static void signals_only_whom_it_knows(void **state) {

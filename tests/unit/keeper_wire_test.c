@@ -16,20 +16,28 @@ static const struct golden {
     cp_wire m;
     cp_str bytes;
 } golden[] = {
-    {{.type = CP_WIRE_hello, .nfds = 1, .hello = {0x01020304, 3000, 77, {"0123456789abcdef", 16}}},
-     BYTES("\x01\x00\x01\x01\x1e\x00\x00\x00"
+    {{.type = CP_WIRE_hello, .nfds = 1, .hello = {0x01020304, 3000, 77}},
+     BYTES("\x01\x00\x01\x01\x0a\x00\x00\x00"
            "\x04\x03\x02\x01"
            "\xb8\x0b"
-           "\x4d\x00\x00\x00"
-           "\x10\x00\x00\x00"
-           "0123456789abcdef")},
+           "\x4d\x00\x00\x00")},
     {{.type = CP_WIRE_held,
       .nfds = 2,
-      .held = {.tag = 0x10000000001, .pid = 5, .start_time = 6, .hold = 6, .key = {"p", 1}, .exited = 1, EXIT_FIELDS}},
-     BYTES("\x01\x00\x02\x02\x34\x00\x00\x00"
+      .held = {.tag = 0x10000000001,
+               .pid = 5,
+               .start_time = 6,
+               .spawn = 0x4000003000000009,
+               .command = 7,
+               .hold = 6,
+               .key = {"p", 1},
+               .exited = 1,
+               EXIT_FIELDS}},
+     BYTES("\x01\x00\x02\x02\x44\x00\x00\x00"
            "\x01\x00\x00\x00\x00\x01\x00\x00"
            "\x05\x00\x00\x00"
            "\x06\x00\x00\x00\x00\x00\x00\x00"
+           "\x09\x00\x00\x00\x30\x00\x00\x40"
+           "\x07\x00\x00\x00\x00\x00\x00\x00"
            "\x06"
            "\x01\x00\x00\x00p"
            "\x01"
@@ -38,13 +46,16 @@ static const struct golden {
            "\x40\x42\x0f\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_held_end}, BYTES("\x01\x00\x03\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_spawned,
-      .spawned = {.tag = 2, .sys = 13, .step = CP_STEP_chdir, .pid = 0x10000, .start_time = 1}},
-     BYTES("\x01\x00\x04\x00\x19\x00\x00\x00"
+      .spawned =
+          {.tag = 2, .sys = 13, .step = CP_STEP_chdir, .pid = 0x10000, .start_time = 1, .spawn = 2, .command = 3}},
+     BYTES("\x01\x00\x04\x00\x29\x00\x00\x00"
            "\x02\x00\x00\x00\x00\x00\x00\x00"
            "\x0d\x00\x00\x00"
            "\x0e"
            "\x00\x00\x01\x00"
-           "\x01\x00\x00\x00\x00\x00\x00\x00")},
+           "\x01\x00\x00\x00\x00\x00\x00\x00"
+           "\x02\x00\x00\x00\x00\x00\x00\x00"
+           "\x03\x00\x00\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_exited, .exited = {.tag = 3, EXIT_FIELDS}},
      BYTES("\x01\x00\x05\x00\x21\x00\x00\x00"
            "\x03\x00\x00\x00\x00\x00\x00\x00"
@@ -68,10 +79,11 @@ static const struct golden {
                 .cwd = {"/", 1},
                 .fds = 3,
                 .hold = 4,
+                .mark = 0x4000003000000001,
                 .argc = 1,
                 .envc = 1,
                 .data = {"a\0B=", 5}}},
-     BYTES("\x01\x00\x12\x03\x33\x00\x00\x00"
+     BYTES("\x01\x00\x12\x03\x3b\x00\x00\x00"
            "\x05\x00\x00\x00\x00\x00\x00\x00"
            "\x03"
            "\xe8\x03\x00\x00\x64\x00\x00\x00"
@@ -79,15 +91,18 @@ static const struct golden {
            "\x01\x00\x00\x00k"
            "\x01\x00\x00\x00/"
            "\x03\x04"
+           "\x01\x00\x00\x00\x30\x00\x00\x40"
            "\x01\x00\x00\x00\x01\x00\x00\x00"
            "\x05\x00\x00\x00"
            "a\x00"
            "B=\x00")},
-    {{.type = CP_WIRE_adopt, .adopt = {.tag = 6, .pid = 7, .start_time = 8, .key = {"", 0}, .hold = 0}},
-     BYTES("\x01\x00\x13\x00\x19\x00\x00\x00"
+    {{.type = CP_WIRE_adopt, .adopt = {.tag = 6, .pid = 7, .start_time = 8, .spawn = 9, .command = 10}},
+     BYTES("\x01\x00\x13\x00\x29\x00\x00\x00"
            "\x06\x00\x00\x00\x00\x00\x00\x00"
            "\x07\x00\x00\x00"
            "\x08\x00\x00\x00\x00\x00\x00\x00"
+           "\x09\x00\x00\x00\x00\x00\x00\x00"
+           "\x0a\x00\x00\x00\x00\x00\x00\x00"
            "\x00\x00\x00\x00"
            "\x00")},
     {{.type = CP_WIRE_close_hold, .close_hold = {7, 1}},

@@ -46,6 +46,23 @@ static void a_record_has_three_elements(void **state) {
     }
 }
 
+/* The number comes before the command; in the background the shell itself has none. */
+static void commands_are_numbered(void **state) {
+    (void)state;
+    cp_script s = {.dir = "/d", .seq = 7, .command = "x", .marked = true};
+    static const char number[] = "\\builtin ulimit -Sx 7||:\n", none[] = "\\builtin ulimit -Sx hard||:\n";
+    cp_autobuf cp_buf fore = {0}, back = {0}, plain = {0};
+    cp_script_foreground(&fore, &s);
+    assert_ptr_equal(strstr(fore.p, number), fore.p);
+    cp_script_background(&back, &s);
+    assert_ptr_equal(strstr(back.p, none), back.p);
+    assert_ptr_equal(strstr(back.p, number), back.p + sizeof none - 1 + 2); /* "( " */
+    s.marked = false;
+    cp_script_foreground(&plain, &s);
+    cp_script_background(&plain, &s);
+    assert_null(memmem(plain.p, plain.n, "ulimit", 6));
+}
+
 static void reports(void **state) {
     (void)state;
     cp_report r;
@@ -64,6 +81,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quoting),
         cmocka_unit_test(a_record_has_three_elements),
+        cmocka_unit_test(commands_are_numbered),
         cmocka_unit_test(reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

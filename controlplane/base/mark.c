@@ -1,0 +1,37 @@
+#include "base/mark.h"
+
+#include "base/buf.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+_Static_assert(sizeof(rlim_t) == 8, "a mark has 63 bits");
+
+/* proc(5): everybody may read it, while prlimit wants the same user or CAP_SYS_RESOURCE, which root in a container has
+ * not. "unlimited" is no number and no mark. */
+static bool read_limits(pid_t pid, struct rlimit *out) {
+    static const char name[] = "\nMax file locks";
+    char path[40];
+    cp_autofree char *text = NULL;
+    size_t n = 0;
+    snprintf(path, sizeof path, "/proc/%d/limits", (int)pid);
+    if (cp_read_file(path, 8192, &text, &n) < 0) return false;
+    const char *line = memmem(text, n, name, sizeof name - 1);
+    unsigned long long soft, hard;
+    if (!line || sscanf(line + sizeof name - 1, "%llu %llu", &soft, &hard) != 2) return false;
+    *out = (struct rlimit){.rlim_cur = soft, .rlim_max = hard};
+    return true;
+}
+
+bool cp_mark_of(pid_t pid, cp_mark *out) {
+    struct rlimit l;
+    *out = (cp_mark){0};
+    if (prlimit(pid, RLIMIT_LOCKS, NULL, &l) < 0 && (errno == ESRCH || !read_limits(pid, &l))) return false;
+    if (!cp_mark_is(l.rlim_max)) return false;
+    *out = (cp_mark){.spawn = l.rlim_max, .command = l.rlim_cur == l.rlim_max ? 0 : l.rlim_cur};
+    return true;
+}
