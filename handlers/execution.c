@@ -1,6 +1,7 @@
-/* /api/execution/{id}: the result, the logs and the stream of an execution by its id, running or ended. */
+/* /api/execution/{id}: the result, the logs and the stream of an execution by its id, running or ended; and its end. */
 #include "handlers/exec_args.h"
 #include "handlers/exec_call.h"
+#include "handlers/exec_kill.h"
 #include "handlers/exec_log.h"
 #include "handlers/exec_source.h"
 #include "handlers/families.h"
@@ -74,9 +75,20 @@ static void stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     else cp_reply_stream(reply, cp_exec_source_new(ctx, e, &opts));
 }
 
+static void end(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    static const char *const known[] = {"signal", "graceMs", NULL};
+    cp_err err = {0};
+    cp_exec *e = find(ctx, req, reply);
+    if (!e) return;
+    if (cp_request_only(req, known, &err) < 0) refuse(reply, &err);
+    else cp_exec_delete(ctx, req, reply, e, CP_DELETE_EXECUTION);
+}
+
 const cp_route cp_execution_routes[] = {
     {CP_GET, "/api/execution/{id}", CP_R_LOOP | CP_R_LASTS, "execution.get", NULL, get,
      "The result; 202 while it runs"},
+    {CP_DELETE, "/api/execution/{id}", CP_R_LOOP | CP_R_LASTS, "execution.kill", NULL, end,
+     "Ends it with its descendants"},
     {CP_GET, "/api/execution/{id}/logs", CP_R_LOOP, "execution.logs", NULL, logs, "A piece of its output by offset"},
     {CP_GET, "/api/execution/{id}/stream", CP_R_LOOP | CP_R_LASTS, "execution.stream", NULL, stream,
      "Its output from an offset on, live"},

@@ -603,6 +603,37 @@ static int teardown(void **state) {
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, fake_setup, teardown)
+/* Anybody who knows the id ends it; who waits for the result is told that it was cancelled. */
+static void an_execution_is_ended_by_its_id(void **state) {
+    (void)state;
+    pid_t dead[] = {7, 8}, alive[] = {9};
+    client other = {.reply = {.ops = &client_ops}};
+    execute("{\"command\":\"a\",\"executionId\":\"job\"}");
+    cp_exec *e = fake_begin(fake_newest());
+    ask(&other, CP_DELETE, "/api/execution/job?signal=INT&graceMs=5", NULL);
+    assert_int_equal(other.res.status, 0);
+    assert_int_equal(e->impl->killed_with, SIGINT);
+    fake_exit(e, 0, SIGINT);
+    assert_int_equal(c.res.status, 499);
+    assert_string_equal(text(&c, "/code"), "CANCELLED");
+    fake_killed(e, &(cp_kill_result){dead, 2, alive, 1});
+    assert_int_equal(other.res.status, 200);
+    assert_string_equal(text(&other, "/executionId"), "job");
+    assert_int_equal(num(&other, "/killed/1"), 8);
+    assert_int_equal(num(&other, "/survivors/0"), 9);
+    assert_string_not_equal(text(&other, "/timestamp"), "(none)");
+    ask(&other, CP_DELETE, "/api/execution/job", NULL);
+    assert_int_equal(other.res.status, 404);
+    assert_string_equal(text(&other, "/code"), "COMMAND_NOT_FOUND");
+    assert_string_equal(text(&other, "/context/command"), "job");
+    ask(&other, CP_DELETE, "/api/execution/none", NULL);
+    assert_int_equal(other.res.status, 404);
+    assert_string_equal(text(&other, "/code"), "EXECUTION_NOT_FOUND");
+    ask(&other, CP_DELETE, "/api/execution/job?grace=5", NULL);
+    assert_string_equal(text(&other, "/context/validationErrors/0/field"), "grace");
+    client_reset(&other);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         T(bad_fields_are_named),
@@ -623,6 +654,7 @@ int main(void) {
         T(cancel_in_the_last_moment_gives_the_result),
         T(detach_and_ask_again),
         T(respond_async),
+        T(an_execution_is_ended_by_its_id),
         T(background_is_a_process),
         T(logs_by_offset),
         T(a_stream_from_start_to_complete),

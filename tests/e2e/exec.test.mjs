@@ -2,6 +2,7 @@
 import { test, before, after, describe } from 'node:test';
 import assert from 'node:assert/strict';
 import { get, gone, post, start, until } from './lib/server.mjs';
+import { openDoor } from './lib/door.mjs';
 
 const OFF = '__DISABLE_SESSION__';
 
@@ -78,5 +79,37 @@ describe('execute', () => {
     ac.abort();
     await call;
     await gone(pid);
+  });
+
+  for (const door of ['http', 'ws'])
+    for (const sessionId of [OFF, 'ended'])
+      test(`${door}, ${sessionId === OFF ? 'sessionless' : 'in a session'}: an execution is ended by whoever knows its id`, async () => {
+        const d = await openDoor(door, s), other = await openDoor(door, s), id = `ended-${door}-${sessionId}`;
+        try {
+          const call = d.exec('sleep 1000 & echo $!; wait', { executionId: id, sessionId });
+          const pid = await until(async () => Number((await other.get(`/api/execution/${id}/logs?stream=stdout`)).body.data), 'the pid');
+          const r = (await other.del(`/api/execution/${id}?graceMs=2000`)).body;
+          assert.deepEqual([r.success, r.executionId, r.survivors], [true, id, []]);
+          assert.ok(r.killed.includes(pid), JSON.stringify(r));
+          await gone(pid);
+          assert.equal((await call).body.code, 'CANCELLED');
+          assert.equal((await other.get(`/api/execution/${id}`)).body.code, 'CANCELLED');
+          const again = await other.del(`/api/execution/${id}`);
+          assert.deepEqual([again.status, again.body.code], [404, 'COMMAND_NOT_FOUND']);
+          const none = await other.del('/api/execution/never-was');
+          assert.deepEqual([none.status, none.body.code], [404, 'EXECUTION_NOT_FOUND']);
+          assert.equal((await d.exec('echo next', { sessionId })).body.stdout.trim(), 'next');
+        } finally { await d.close(); await other.close(); }
+      });
+
+  test('a call that was answered with 202 is ended by its id', async () => {
+    const r = await post(s, '/api/execute', { command: 'sleep 1000', sessionId: OFF }, { Prefer: 'respond-async' });
+    assert.equal(r.status, 202);
+    const path = `/api/execution/${r.body.executionId}`;
+    const ended = await (await fetch(`${s.base}${path}?signal=KILL`, { method: 'DELETE' })).json();
+    assert.ok(ended.success && ended.killed.length >= 1, JSON.stringify(ended));
+    assert.equal((await get(s, path)).body.code, 'CANCELLED');
+    const { paths } = (await get(s, '/openapi.json')).body;
+    assert.ok(paths['/api/execution/{id}'].delete);
   });
 });
