@@ -97,6 +97,17 @@ static void build_success(cp_gathered *g, cp_result *res) {
 
 /* ---- the errors that an execution may end with ---- */
 
+/* How much there is, where the context does not hold all of it. */
+static void write_cuts(cp_jw *w, const cp_gathered *g) {
+    static const char *const bytes[] = {"stdoutBytes", "stderrBytes"}, *const cut[] = {"stdoutTruncated",
+                                                                                       "stderrTruncated"};
+    for (int k = 0; k < 2; k++) {
+        if (!g->truncated[k]) continue;
+        cp_jw_ku64(w, bytes[k], g->total[k]);
+        cp_jw_kbool(w, cut[k], true);
+    }
+}
+
 static int how_it_failed(const cp_exec *e, cp_err *err) {
     if (e->state == CP_STATE_FAILED && e->start_err.code) {
         *err = e->start_err;
@@ -135,6 +146,7 @@ static void build_error(cp_gathered *g, const cp_err *err, cp_result *res) {
     } else {
         cp_jw_kz(&w, "outcome", cp_outcome_name(e->outcome));
         write_text(&w, g);
+        write_cuts(&w, g);
     }
     cp_jw_kz(&w, "executionId", e->id);
     cp_jw_end_obj(&w);
@@ -147,7 +159,20 @@ void cp_exec_result_build(cp_gathered *g, cp_result *res) {
     else build_success(g, res);
 }
 
+static void refuse_logs(const cp_gathered *g, cp_result *res) {
+    cp_autobuf cp_buf context = {0};
+    cp_jw w = cp_jw_on(&context);
+    cp_jw_obj(&w);
+    cp_jw_kz(&w, "processId", g->exec->process_id);
+    cp_jw_end_obj(&w);
+    cp_error_result(res, &g->unread, NULL, cp_buf_str(&context));
+}
+
 void cp_exec_logs_build(cp_gathered *g, cp_result *res) {
+    if (g->unread.code) {
+        refuse_logs(g, res);
+        return;
+    }
     res->status = 200;
     cp_jw w = cp_jw_on(&res->body);
     cp_buf_reserve(&res->body, g->text[0].n + g->text[1].n + 256);

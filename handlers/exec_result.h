@@ -16,7 +16,8 @@ typedef struct cp_gathered {
     cp_exec_view view;
     cp_buf text[2];
     uint64_t total[2];
-    bool truncated[2];
+    bool truncated[2]; /* text is not all of it */
+    cp_err unread;     /* not CP_OK: because the log could not be read at this moment; it has more */
 } cp_gathered;
 /* Makes the answer from it; runs on the io pool when the output is long. */
 typedef void cp_gather_build(cp_gathered *g, cp_result *res);
@@ -26,7 +27,7 @@ void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *buil
 
 /* Builds the answer of execute for an execution that has ended: the result, or the error that it ended with. */
 void cp_exec_result_build(cp_gathered *g, cp_result *res);
-/* {success, stdout, stderr} of a process. */
+/* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */
 void cp_exec_logs_build(cp_gathered *g, cp_result *res);
 
 static inline bool cp_exec_over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }

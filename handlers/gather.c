@@ -36,6 +36,17 @@ static void build_run(cp_work *w) {
 
 static void build_done(cp_work *w) { finish(CP_CONTAINER(w, gather, work)); }
 
+/* Nothing came: all that is left was beyond the budget, or the log cannot be read. */
+static void cut_short(gather *j, int k) {
+    const cp_output *o = j->g.exec->out[k];
+    j->g.truncated[k] = true;
+    if (j->at[k] < cp_output_end(o) && !j->g.unread.code) {
+        if (cp_output_waits(o)) cp_fail(&j->g.unread, CP_E_TOO_MANY_FILES, "the log cannot be opened at this moment");
+        else cp_fail(&j->g.unread, CP_E_FILESYSTEM_ERROR, "the log cannot be read");
+    }
+    j->end[k] = j->at[k];
+}
+
 /* Reads up to SLICE bytes; false when all has been read. */
 static bool read_slice(gather *j) {
     size_t left = SLICE;
@@ -44,11 +55,11 @@ static bool read_slice(gather *j) {
             uint64_t want = j->end[k] - j->at[k], at;
             size_t n =
                 cp_output_read(j->g.exec->out[k], j->at[k], want < left ? (size_t)want : left, &j->g.text[k], &at);
-            if (!n) { /* the rest was beyond the budget, or no descriptor is free; the log has it then */
-                j->g.truncated[k] = true;
-                j->end[k] = j->at[k];
+            if (!n) {
+                cut_short(j, k);
                 break;
             }
+            j->g.truncated[k] |= at > j->at[k]; /* the oldest were dropped meanwhile */
             j->at[k] = at + n;
             left -= n;
         }

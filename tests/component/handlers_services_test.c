@@ -3,6 +3,10 @@
 
 #include "component/services_fixture.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 static client c = {.reply = {.ops = &client_ops}};
 static cp_ctx ctx;
 
@@ -181,6 +185,61 @@ static void deleting_a_session_ends_what_waits_in_it(void **state) {
     assert_string_equal(text(&c, "/context/originalError"), "Session not found");
 }
 
+/* What is open stays open, nothing can be opened. */
+static void no_descriptors(bool none) {
+    struct rlimit r;
+    int lowest = fcntl(0, F_DUPFD_CLOEXEC, 0);
+    close(lowest);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &r), 0);
+    static rlim_t before;
+    if (none) before = r.rlim_cur;
+    r.rlim_cur = none ? (rlim_t)lowest : before;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &r), 0);
+}
+
+static void get(const char *target) {
+    ask(&c, CP_GET, target, NULL);
+    fx_until(c.res.status);
+}
+
+/* A text that is short because its log cannot be opened says so, and the rest is there afterwards. */
+static void a_log_that_cannot_be_opened_is_no_empty_log(void **state) {
+    (void)state;
+    execute("{\"command\":\"printf 12345; printf e >&2; (exit 3)\",\"executionId\":\"ok\"}");
+    execute("{\"command\":\"printf 12345; exit 4\",\"executionId\":\"died\"}");
+    ask(&c, CP_POST, "/api/process/start", "{\"command\":\"printf 12345\",\"processId\":\"p\"}");
+    fx_until(c.res.status);
+    get("/api/process/p/wait?for=exit");
+    no_descriptors(true);
+    get("/api/execution/ok");
+    no_descriptors(false);
+    assert_int_equal(c.res.status, 200);
+    assert_int_equal(num(&c, "/exitCode"), 3);
+    assert_string_equal(text(&c, "/stdout"), "");
+    assert_int_equal(num(&c, "/stdoutBytes"), 5);
+    assert_true(yyjson_get_bool(at(&c, "/stdoutTruncated")) && yyjson_get_bool(at(&c, "/stderrTruncated")));
+    no_descriptors(true);
+    get("/api/execution/died");
+    no_descriptors(false);
+    assert_int_equal(c.res.status, 410);
+    assert_int_equal(num(&c, "/context/stdoutBytes"), 5);
+    assert_true(yyjson_get_bool(at(&c, "/context/stdoutTruncated")));
+    assert_null(at(&c, "/context/stderrTruncated"));
+    no_descriptors(true);
+    get("/api/process/p/logs");
+    no_descriptors(false);
+    assert_int_equal(c.res.status, 500);
+    assert_string_equal(text(&c, "/code"), "TOO_MANY_FILES");
+    assert_string_equal(text(&c, "/context/processId"), "p");
+    get("/api/execution/ok");
+    assert_string_equal(text(&c, "/stdout"), "12345");
+    assert_false(yyjson_get_bool(at(&c, "/stdoutTruncated")));
+    get("/api/execution/died");
+    assert_string_equal(text(&c, "/context/stdout"), "12345");
+    get("/api/process/p/logs");
+    assert_string_equal(text(&c, "/stdout"), "12345");
+}
+
 static int setup(void **state) {
     cp_err err;
     fx_setup(state);
@@ -207,6 +266,7 @@ int main(void) {
         T(a_long_stream_is_whole),
         T(a_process_from_start_to_delete),
         T(deleting_a_session_ends_what_waits_in_it),
+        T(a_log_that_cannot_be_opened_is_no_empty_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
