@@ -332,9 +332,8 @@ static void child_adopted(cp_child *c, int sys, const char *step) {
 
 /* The subshell has opened its output and input, so our placeholders go; it waits until the keeper knows it. */
 static void background_pid(struct cp_session *s, struct session_job *j, pid_t pid) {
-    cp_proc p;
     if (j->has_pid || j->failed) return;
-    if (!cp_proc_read(pid, &p) || p.sid != s->child.pid) return; /* not one of this session: somebody made it up */
+    if (getsid(pid) != s->child.pid) return; /* not one of this session: somebody made it up */
     j->has_pid = true;
     cp_close(&j->keep[0]);
     cp_close(&j->keep[1]);

@@ -700,6 +700,29 @@ static void without_descriptors_it_says_so(void **state) {
     expect("poor", "echo rich", 0, "rich\n", "");
 }
 
+/* It has been typed when they run out: that its subshell reports, and is the session's, takes none to see. */
+static void without_descriptors_a_subshell_is_known(void **state) {
+    (void)state;
+    struct rlimit all, none;
+    struct run r;
+    expect("poor", "true", 0, "", "");
+    cp_exec_spec s = in_session("poor", "read x; echo $x");
+    s.kind = CP_EXEC_PROCESS;
+    s.stdin_open = true;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    run_begin(&r, &s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    fx_until(r.starts);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    assert_int_equal(r.e->state, CP_STATE_RUNNING);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("kept\n"), true, NULL), 0);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0);
+    assert_string_equal(out, "kept\n");
+    run_free(&r);
+}
+
 static void deletion_can_keep_processes(void **state) {
     (void)state;
     struct run p;
@@ -1027,6 +1050,7 @@ int main(void) {
         TEST(an_id_is_free_at_once),
         TEST(deletion_ends_what_is_pending),
         TEST(without_descriptors_it_says_so),
+        TEST(without_descriptors_a_subshell_is_known),
         TEST(deletion_can_keep_processes),
         TEST(limits),
         TEST(a_queue_is_bounded),
