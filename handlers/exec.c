@@ -40,7 +40,8 @@ static void start_buffered(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) 
 static void execute(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autoargs cp_exec_args a;
     cp_err err = {0};
-    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_EXECUTE, &err) < 0) cp_exec_args_refuse(reply, &a, &err);
+    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_EXECUTE, &err) < 0 || cp_exec_admit(ctx, &a, &err) < 0)
+        cp_exec_args_refuse(reply, &a, &err);
     else if (req->respond_async) start_detached(ctx, &a, reply);
     else if (a.background) cp_exec_start_process(ctx, &a, reply);
     else start_buffered(ctx, &a, reply);
@@ -49,7 +50,8 @@ static void execute(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 static void execute_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autoargs cp_exec_args a;
     cp_err err = {0};
-    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_STREAM, &err) < 0) cp_exec_args_refuse(reply, &a, &err);
+    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_STREAM, &err) < 0 || cp_exec_admit(ctx, &a, &err) < 0)
+        cp_exec_args_refuse(reply, &a, &err);
     else if (req->respond_async) start_detached(ctx, &a, reply);
     else cp_exec_start_stream(ctx, &a, reply);
 }

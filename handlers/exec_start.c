@@ -6,6 +6,7 @@
 #include "handlers/exec_result.h"
 #include "handlers/exec_source.h"
 #include "handlers/reply.h"
+#include "services/nofile.h"
 
 typedef struct start {
     cp_exec_watch watch;
@@ -102,3 +103,9 @@ static void run(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply, bool stream
 
 void cp_exec_start_process(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) { run(ctx, a, reply, false); }
 void cp_exec_start_stream(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) { run(ctx, a, reply, true); }
+
+int cp_exec_admit(const cp_ctx *ctx, const cp_exec_args *a, cp_err *err) {
+    if (a->spec.exec_id.n && cp_exec_find(ctx->svc, a->spec.exec_id)) return 0;
+    if (a->spec.process_id.n && cp_exec_find_process(ctx->svc, a->spec.process_id)) return 0;
+    return cp_nofile_room(ctx->config, CP_NOFILE_START, err);
+}

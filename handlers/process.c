@@ -131,7 +131,8 @@ void cp_process_settled(cp_ctx *ctx, cp_exec *e, cp_reply *reply, cp_settled_don
 static void start(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autoargs cp_exec_args a;
     cp_err err = {0};
-    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_START, &err) < 0) cp_exec_args_refuse(reply, &a, &err);
+    if (cp_exec_args_read(&a, ctx, req, CP_ARGS_START, &err) < 0 || cp_exec_admit(ctx, &a, &err) < 0)
+        cp_exec_args_refuse(reply, &a, &err);
     else cp_exec_start_process(ctx, &a, reply);
 }
 

@@ -7,6 +7,7 @@
 #include "handlers/exec_args.h"
 #include "handlers/families.h"
 #include "handlers/reply.h"
+#include "services/nofile.h"
 
 enum { MAX_ID = 255, MAX_CWD = 4096 };
 
@@ -109,7 +110,7 @@ static void create(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autofree cp_env_var *env = NULL;
     cp_err err = {0};
     yyjson_val *body = yyjson_is_obj(req->body) ? req->body : NULL;
-    if (body && read_spec(body, &spec, &env, &err) < 0) {
+    if ((body && read_spec(body, &spec, &env, &err) < 0) || cp_nofile_room(ctx->config, CP_NOFILE_START, &err) < 0) {
         refuse(reply, &err);
         return;
     }

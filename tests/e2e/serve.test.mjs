@@ -7,6 +7,7 @@ import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { connect } from './lib/mux.mjs';
 import { BIN, del, get, post, serverPid, sse, start, until } from './lib/server.mjs';
 
 const run = promisify(execFile);
@@ -26,6 +27,50 @@ test('--help, --version, and clear refusals', async () => {
 test('start-up prints one line that says where it listens', async () => {
   const s = await start();
   try { assert.match(s.stdout, /^conflux: listening on http:\/\/127\.0\.0\.1:\d+\n$/); } finally { await s.stop(); }
+});
+
+const nofile = n => ['sh', '-c', `ulimit -n ${n}; exec "$@"`, 'sh'];
+
+test('a limit of open files that is too low ends the start with the one that is needed', async () => {
+  for (const [n, workers] of [[64, 128], [511, 128], [271, 8]]) {
+    const s = await start({ prefix: nofile(n), args: ['--http-workers', String(workers)] });
+    assert.equal((await s.exit).code, 1);
+    assert.match(s.stderr, new RegExp(`open files is ${n}, at least ${2 * workers + 256} are needed.*ulimit`));
+    assert.equal(s.stderr.trim().split('\n').length, 1, s.stderr);
+    await rm(s.dir, { recursive: true, force: true });
+  }
+});
+
+test('descriptors that run out: starts and connections are refused, health answers, and room comes back', async () => {
+  const s = await start({ prefix: nofile(272), args: ['--http-workers', '8'] });
+  const held = [];
+  try {
+    const X = sessionId => post(s, '/api/execute', { command: 'echo on', sessionId });
+    const many = async one => { // until it is refused
+      for (let i = 0; i < 300; i++) {
+        const r = await one(i);
+        if (r.status === 200) continue;
+        assert.deepEqual([r.status, r.body.code], [429, 'LIMIT_EXCEEDED'], JSON.stringify(r.body));
+        assert.match(r.body.message, /descriptors.*272/);
+        return i;
+      }
+      assert.fail('never refused');
+    };
+    const n = await many(i => X(`fd${i}`));
+    assert.ok(n >= 2);
+    await many(i => post(s, '/api/session/create', { id: `created${i}` }));
+    await many(i => post(s, '/api/process/start', { command: 'sleep 1000', processId: `p${i}`, sessionId: OFF }));
+    let full;
+    while (!full && held.length < 300) await connect(s).then(m => held.push(m), e => { full = e.status; });
+    assert.equal(full, 429);
+    assert.ok(held.length > 0, 'a connection is taken where nothing can be started');
+    assert.equal((await get(s, '/healthz')).status, 200);
+    const one = await held[0].post('/api/session/delete', { sessionId: 'fd0' });
+    assert.equal(one.status, 200, JSON.stringify(one));
+    for (const m of held.splice(0)) await m.close();
+    for (let i = 1; i < n; i++) await post(s, '/api/session/delete', { sessionId: `fd${i}` });
+    await until(async () => (await X('again')).status === 200, 'room for another');
+  } finally { for (const m of held) await m.close(); await s.stop(); }
 });
 
 test('a port that is taken ends the start with its name', async () => {
