@@ -3,9 +3,6 @@
 
 #include "services/events.h"
 
-#include <signal.h>
-#include <sys/resource.h>
-
 enum { SEEN_MAX = 16384 };
 
 struct viewer {
@@ -308,15 +305,6 @@ static void dropped_output_is_told(void **state) {
     assert_int_equal(sum, dropped);
     cp_event_sub_close(&one.sub);
     run_free(&r);
-}
-
-/* No file of this process can grow: what a full disk looks like from here. */
-static void disk_full(bool full) {
-    struct rlimit r;
-    (void)signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &r), 0);
-    r.rlim_cur = full ? 1 : r.rlim_max;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &r), 0);
 }
 
 /* Not seen while they are not on disk; then all of them, in order, without a hole. */

@@ -1,12 +1,6 @@
 /* Executions without a session, on a real keeper. Bnnn: shared field cases. */
 #include "component/services_fixture.h"
 
-#include <fcntl.h>
-
-#include "base/fd.h"
-#include "services/exec_core.h"
-#include "services/tree.h"
-
 #define ARGS(...) .args = (const cp_str[]){__VA_ARGS__}, .nargs = sizeof((const cp_str[]){__VA_ARGS__}) / sizeof(cp_str)
 
 static void shell_results(void **state) {
@@ -332,210 +326,6 @@ static void process_id_rules(void **state) {
     run_free(&b);
 }
 
-struct killed {
-    bool done;
-    size_t killed, survivors;
-};
-
-static void on_killed(void *arg, cp_exec *e, const cp_kill_result *r) {
-    (void)e;
-    *(struct killed *)arg = (struct killed){true, r->nkilled, r->nsurvivors};
-}
-
-static bool running(const char *needle) {
-    char command[256];
-    snprintf(command, sizeof command, "pgrep -f '^%s$' >/dev/null", needle);
-    return system(command) == 0;
-}
-
-/* B038, B040. */
-static void kill_takes_the_tree(void **state) {
-    (void)state;
-    struct run r;
-    struct killed k = {0};
-    cp_err err;
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS,
-                      .sessionless = true,
-                      .command = CP_STR("setsid sleep 1234.5 & setsid bash -c 'sleep 1234.6; :' & echo up; wait")};
-    run_begin(&r, &s);
-    fx_until(running("sleep 1234.5") && running("sleep 1234.6"));
-    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 5000, CP_OUTCOME_signal, on_killed, &k, &err), 0);
-    fx_until(k.done);
-    assert_int_equal(r.ends, 1);
-    assert_int_equal(k.survivors, 0);
-    assert_false(running("sleep 1234.5") || running("sleep 1234.6"));
-    assert_string_equal(cp_exec_status(r.e), "killed");
-    assert_int_equal(r.e->signal, SIGTERM);
-    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 0, CP_OUTCOME_signal, NULL, NULL, &err), -1); /* B049 */
-    assert_int_equal(err.code, CP_E_COMMAND_NOT_FOUND);
-    run_free(&r);
-}
-
-/* Says its pid when it has a session of its own and, soon, no parent. */
-#define DAEMON      "setsid -f sh -c 'echo $$; exec sleep 1000'"
-#define DEAF_DAEMON "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"
-
-/* In all forms. The root of the second dies of TERM, long before the daemon is killed. */
-static void kill_finds_daemons(void **state) {
-    (void)state;
-    const cp_str args[] = {CP_STR("env"), CP_STR("-i"), CP_STR("/bin/bash"), CP_STR("-c"),
-                           CP_STR(DAEMON "; sleep 1000")};
-    const cp_exec_spec specs[] = {
-        {.kind = CP_EXEC_PROCESS, .command = CP_STR(DAEMON "; sleep 1000")},
-        {.kind = CP_EXEC_STREAM, .command = CP_STR(DEAF_DAEMON "; exec sleep 1000")},
-        {.kind = CP_EXEC_BUFFERED, .command = CP_STR("(" DAEMON "); sleep 1000; :")},
-        {.kind = CP_EXEC_BUFFERED, .args = args, .nargs = CP_COUNT(args)},
-        {.kind = CP_EXEC_PROCESS,
-         .command = CP_STR(DAEMON "; sleep 1000"),
-         .cwd = CP_STR("/"),
-         .user = cp_str_of(geteuid() == 0 ? "nobody" : "")},
-    };
-    for (size_t i = 0; i < CP_COUNT(specs); i++) {
-        struct run r;
-        struct killed k = {0};
-        cp_err err;
-        cp_exec_spec s = specs[i];
-        s.sessionless = true;
-        run_begin(&r, &s);
-        cp_proc p = run_said_pid(&r);
-        fx_until(cp_proc_read(p.pid, &p) && p.ppid == fx.keeper_pid);
-        assert_int_equal(cp_exec_kill(r.e, SIGTERM, 200, CP_OUTCOME_signal, on_killed, &k, &err), 0);
-        fx_until(k.done);
-        assert_true(k.killed >= 2);
-        assert_int_equal(k.survivors, 0);
-        assert_false(cp_proc_alive(&p));
-        run_wait(&r);
-        run_free(&r);
-    }
-}
-
-static void a_timeout_finds_daemons(void **state) {
-    (void)state;
-    struct run r;
-    cp_exec_spec s = shell_spec(DAEMON "; sleep 1000");
-    s.timeout_ms = 500;
-    run_begin(&r, &s);
-    cp_proc p = run_said_pid(&r);
-    run_wait(&r);
-    assert_int_equal(r.e->exit_code, 124);
-    fx_until(!cp_proc_alive(&p));
-    run_free(&r);
-}
-
-/* The keeper does not answer for a while: the client has its reply in time, and what is started after that does not
- * live on. */
-static void a_late_start_is_ended(void **state) {
-    (void)state;
-    const cp_str args[] = {CP_STR("sleep"), CP_STR("1234.7")}, ids[] = {CP_STR(""), CP_STR("late")};
-    for (size_t i = 0; i < CP_COUNT(ids); i++) {
-        struct run r;
-        cp_exec_spec s = {.sessionless = true, .command = CP_STR("sleep 1234.7"), .timeout_ms = 50, .exec_id = ids[i]};
-        s.args = args;
-        s.nargs = CP_COUNT(args);
-        assert_int_equal(kill(fx.keeper_pid, SIGSTOP), 0);
-        run_begin(&r, &s);
-        run_wait(&r);
-        assert_int_equal(r.e->outcome, CP_OUTCOME_timeout);
-        assert_int_equal(kill(fx.keeper_pid, SIGCONT), 0);
-        fx_until(r.e->impl->released); /* the keeper has reported its end */
-        assert_false(running("sleep 1234.7"));
-        run_free(&r);
-    }
-}
-
-/* A stray that has no mark any more holds the output when the time of a kill is up: the status is known all the same.
- */
-static void a_kill_in_vain_keeps_the_status(void **state) {
-    (void)state;
-    struct run r;
-    cp_err err;
-    char path[128], text[32] = {0};
-    cp_exec_spec s = {
-        .kind = CP_EXEC_PROCESS,
-        .sessionless = true,
-        .command = CP_STR("setsid -f prlimit --locks=9 bash -c 'echo $$ >stray; exec sleep 1234.8'; sleep 1000")};
-    fx.config.drain_window = 3600000;
-    run_begin(&r, &s);
-    fx_until(running("sleep 1234.8"));
-    assert_int_equal(cp_exec_kill(r.e, SIGKILL, 0, CP_OUTCOME_signal, NULL, NULL, &err), 0);
-    run_wait(&r);
-    assert_int_equal(r.e->outcome, CP_OUTCOME_signal);
-    assert_int_equal(r.e->signal, SIGKILL);
-    fx_until(r.e->impl->released && r.e->impl->acked);
-    run_free(&r);
-    snprintf(path, sizeof path, "%s/stray", fx.workspace);
-    int fd = open(path, O_RDONLY);
-    assert_true(read(fd, text, sizeof text - 1) > 0);
-    close(fd);
-    assert_int_equal(kill((pid_t)strtol(text, NULL, 10), SIGKILL), 0);
-}
-
-/* B039. */
-static void term_is_followed_by_kill(void **state) {
-    (void)state;
-    struct run r;
-    struct killed k = {0};
-    cp_err err;
-    cp_exec_spec s = {
-        .kind = CP_EXEC_PROCESS, .sessionless = true, .command = CP_STR("trap '' TERM; echo up; sleep 100; sleep 100")};
-    run_begin(&r, &s);
-    fx_until(r.starts && cp_output_total(r.e->out[0]));
-    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 100, CP_OUTCOME_cancelled, on_killed, &k, &err), 0);
-    fx_until(k.done);
-    assert_int_equal(r.e->signal, SIGKILL);
-    assert_int_equal(r.e->outcome, CP_OUTCOME_cancelled);
-    assert_true(r.e->cancelled);
-    run_free(&r);
-}
-
-static void stopped_child_can_be_killed(void **state) {
-    (void)state;
-    struct run r;
-    cp_err err;
-    struct killed k = {0};
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS, .sessionless = true, .command = CP_STR("kill -STOP $$; true")};
-    run_begin(&r, &s);
-    cp_proc p;
-    fx_until(r.starts && cp_proc_read(r.e->pid, &p) && p.state == 'T');
-    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 5000, CP_OUTCOME_signal, on_killed, &k, &err), 0);
-    fx_until(k.done);
-    assert_int_equal(r.e->signal, SIGTERM);
-    run_free(&r);
-}
-
-/* B050: the wait status is the truth. */
-static void exit_143_is_no_signal(void **state) {
-    (void)state;
-    struct run r;
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS, .sessionless = true, .command = CP_STR("exit 143")};
-    run_begin(&r, &s);
-    run_wait(&r);
-    assert_string_equal(cp_exec_status(r.e), "failed");
-    assert_int_equal(r.e->signal, 0);
-    assert_int_equal(r.e->exit_code, 143);
-    run_free(&r);
-}
-
-static void one_signal(void **state) {
-    (void)state;
-    struct run r;
-    cp_err err;
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS,
-                      .sessionless = true,
-                      .command = CP_STR("trap 'echo got; exit 5' USR1; echo up; while :; do sleep 0.01; done")};
-    run_begin(&r, &s);
-    fx_until(r.starts && cp_output_total(r.e->out[0]) == 3);
-    assert_int_equal(cp_exec_signal(r.e, 0, false, &err), -1);
-    assert_string_equal(err.field, "signal");
-    assert_int_equal(cp_exec_signal(r.e, 9999, false, &err), -1);
-    assert_int_equal(cp_exec_signal(r.e, SIGUSR1, false, &err), 0);
-    run_wait(&r);
-    assert_int_equal(r.e->exit_code, 5);
-    assert_int_equal(cp_exec_signal(r.e, SIGUSR1, false, &err), -1);
-    assert_int_equal(err.code, CP_E_COMMAND_NOT_FOUND);
-    run_free(&r);
-}
-
 static void limit_of_processes(void **state) {
     (void)state;
     struct run a, b;
@@ -608,27 +398,6 @@ static void as_another_user(void **state) {
     run_free(&r);
 }
 
-static void on_drained(void *arg) { ((struct killed *)arg)->done = true; }
-
-static void nothing_new_while_draining(void **state) {
-    (void)state;
-    struct run a, b;
-    cp_err err;
-    struct killed k = {0};
-    cp_exec_spec s = {.kind = CP_EXEC_PROCESS,
-                      .sessionless = true,
-                      .command = CP_STR("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done")};
-    run_begin(&a, &s);
-    fx_until(a.starts && cp_output_total(a.e->out[0]));
-    cp_services_drain(&fx.s, 30000, on_drained, &k);
-    assert_int_equal(run_try(&b, &s, &err), -1); /* B051 */
-    run_wait(&a);
-    cp_autofree char *out = run_output(&a, 0);
-    assert_string_equal(out, "up\nbye\n");
-    fx_until(k.done);
-    run_free(&a);
-}
-
 static void ids_have_their_form(void **state) {
     (void)state;
     struct run r;
@@ -643,40 +412,29 @@ static void ids_have_their_form(void **state) {
 }
 
 int main(void) {
-#define T(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(shell_results),
-        T(argv_results),
-        T(exec_failures_are_typed),
-        T(failed_process_is_listed),
-        T(output_is_whole),
-        T(big_output_is_whole),
-        T(grandchild_does_not_hold_the_reply),
-        T(timeout_keeps_output),
-        T(stdin_of_a_command),
-        T(stdin_of_a_durable_child_ends),
-        T(stdin_is_bounded),
-        T(large_stdin_arrives),
-        T(long_script),
-        T(output_limit),
-        T(cut_output_is_kept),
-        T(same_id_runs_once),
-        T(process_id_rules),
-        T(kill_takes_the_tree),
-        T(kill_finds_daemons),
-        T(a_timeout_finds_daemons),
-        T(a_late_start_is_ended),
-        T(a_kill_in_vain_keeps_the_status),
-        T(term_is_followed_by_kill),
-        T(stopped_child_can_be_killed),
-        T(exit_143_is_no_signal),
-        T(one_signal),
-        T(limit_of_processes),
-        T(history_is_bounded),
-        T(nothing_of_the_server_reaches_the_child),
-        T(as_another_user),
-        T(nothing_new_while_draining),
-        T(ids_have_their_form),
+        FX_TEST(shell_results),
+        FX_TEST(argv_results),
+        FX_TEST(exec_failures_are_typed),
+        FX_TEST(failed_process_is_listed),
+        FX_TEST(output_is_whole),
+        FX_TEST(big_output_is_whole),
+        FX_TEST(grandchild_does_not_hold_the_reply),
+        FX_TEST(timeout_keeps_output),
+        FX_TEST(stdin_of_a_command),
+        FX_TEST(stdin_of_a_durable_child_ends),
+        FX_TEST(stdin_is_bounded),
+        FX_TEST(large_stdin_arrives),
+        FX_TEST(long_script),
+        FX_TEST(output_limit),
+        FX_TEST(cut_output_is_kept),
+        FX_TEST(same_id_runs_once),
+        FX_TEST(process_id_rules),
+        FX_TEST(limit_of_processes),
+        FX_TEST(history_is_bounded),
+        FX_TEST(nothing_of_the_server_reaches_the_child),
+        FX_TEST(as_another_user),
+        FX_TEST(ids_have_their_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

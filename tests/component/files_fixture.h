@@ -17,6 +17,7 @@
 
 #include "base/fd.h"
 #include "base/sha.h"
+#include "component/disk.h"
 #include "handlers/families.h"
 #include "services/files_impl.h"
 #include "services/session.h"
@@ -51,8 +52,7 @@ static inline void fx_root(const char *root) {
 
 static inline int fx_setup(void **state) {
     (void)state;
-    strcpy(fx.dir, "/tmp/conflux-files-XXXXXX");
-    if (!mkdtemp(fx.dir)) return -1;
+    temp_dir_new(fx.dir, "conflux-files");
     fx.svc.workspace = fx.dir;
     fx.svc.config = &fx.config;
     fx.ctx = (cp_ctx){.svc = &fx.svc, .config = &fx.config};
@@ -65,7 +65,7 @@ static inline int fx_teardown(void **state) {
     fx_forget();
     cp_files_close(fx.svc.files);
     fx.svc.files = NULL;
-    return cp_tree_remove(AT_FDCWD, fx.dir);
+    return temp_dir_remove(fx.dir);
 }
 
 static inline const cp_route *fx_route(cp_method method, const char *path) {
@@ -169,4 +169,10 @@ static inline unsigned fx_entries(const char *name) {
 static inline bool fx_there(const char *name) {
     struct stat st;
     return lstat(fx_path(name), &st) == 0;
+}
+
+static inline mode_t fx_mode(const char *name) {
+    struct stat st;
+    assert_int_equal(stat(fx_path(name), &st), 0);
+    return st.st_mode & 07777;
 }

@@ -256,12 +256,6 @@ static void stat_tells(void **state) {
     assert_string_equal(fx_str("context.validationErrors.0.field"), "flow");
 }
 
-static unsigned mode_of(const char *name) {
-    struct stat st;
-    assert_int_equal(stat(fx_path(name), &st), 0);
-    return st.st_mode & 07777;
-}
-
 static void chmod_changes(void **state) {
     (void)state;
     assert_int_equal(mkdir(fx_path("d"), 0755), 0);
@@ -270,14 +264,14 @@ static void chmod_changes(void **state) {
     fx_put("outside", "", 0, 0644);
     assert_int_equal(symlink("../outside", fx_path("d/l")), 0);
     assert_int_equal(fx_post("/api/files/chmod", "{\"path\":\"@/d\",\"mode\":\"0700\"}"), 200);
-    assert_int_equal(mode_of("d"), 0700);
-    assert_int_equal(mode_of("d/s"), 0755);
+    assert_int_equal(fx_mode("d"), 0700);
+    assert_int_equal(fx_mode("d/s"), 0755);
     assert_int_equal(fx_post("/api/files/chmod", "{\"path\":\"@/d\",\"mode\":488,\"recursive\":true}"), 200);
-    assert_int_equal(mode_of("d"), 0750);
-    assert_int_equal(mode_of("d/s/f"), 0750);
-    assert_int_equal(mode_of("outside"), 0644); /* links are not followed on the way down */
+    assert_int_equal(fx_mode("d"), 0750);
+    assert_int_equal(fx_mode("d/s/f"), 0750);
+    assert_int_equal(fx_mode("outside"), 0644); /* links are not followed on the way down */
     assert_int_equal(fx_post("/api/files/chmod", "{\"path\":\"@/d/l\",\"mode\":\"600\"}"), 200);
-    assert_int_equal(mode_of("outside"), 0600); /* the path itself is */
+    assert_int_equal(fx_mode("outside"), 0600); /* the path itself is */
     assert_int_equal(fx_post("/api/files/chmod", "{\"path\":\"@/d\"}"), 400);
     assert_string_equal(fx_str("context.validationErrors.0.field"), "mode");
     assert_int_equal(fx_post("/api/files/chmod", "{\"path\":\"@/d\",\"mode\":4096}"), 400);
@@ -307,7 +301,7 @@ static void copy_files(void **state) {
     assert_int_equal(fx_post("/api/files/copy", "{\"source\":\"@/a\",\"destination\":\"@/b\"}"), 200);
     assert_int_equal(fx_num("bytes"), sizeof data);
     fx_holds("b", data, sizeof data);
-    assert_int_equal(mode_of("b"), 0750);
+    assert_int_equal(fx_mode("b"), 0750);
     assert_int_equal(fx_post("/api/files/copy", "{\"source\":\"@/a\",\"destination\":\"@/d\"}"), 200);
     assert_true(fx_there("d/a"));
     fx_put("b", "other", 5, 0644);
@@ -336,7 +330,7 @@ static void copy_trees(void **state) {
     assert_int_equal(fx_post("/api/files/copy", "{\"source\":\"@/t\",\"destination\":\"@/u\",\"recursive\":true}"),
                      200);
     fx_holds("u/s/f", "x", 1);
-    assert_int_equal(mode_of("u"), 0750);
+    assert_int_equal(fx_mode("u"), 0750);
     assert_int_equal(lstat(fx_path("u/l"), &st), 0);
     assert_true(S_ISLNK(st.st_mode));
     /* Into itself: refused, and nothing is left of the try. */

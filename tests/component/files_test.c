@@ -249,26 +249,20 @@ static void write_errors(void **state) {
     assert_false(fx_there("x"));
 }
 
-static mode_t mode_of(const char *name) {
-    struct stat st;
-    assert_int_equal(stat(fx_path(name), &st), 0);
-    return st.st_mode & 07777;
-}
-
 /* B084 */
 static void modes_and_owners(void **state) {
     (void)state;
     mode_t old = umask(027);
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/plain\",\"content\":\"\"}"), 200);
     umask(old);
-    assert_int_equal(mode_of("plain"), 0640);
+    assert_int_equal(fx_mode("plain"), 0640);
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/m\",\"content\":\"\",\"mode\":\"0755\"}"), 200);
-    assert_int_equal(mode_of("m"), 0755);
+    assert_int_equal(fx_mode("m"), 0755);
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/m\",\"content\":\"x\",\"mode\":384}"), 200);
-    assert_int_equal(mode_of("m"), 0600);
+    assert_int_equal(fx_mode("m"), 0600);
     fx_put("old", "x", 1, 0751);
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/old\",\"content\":\"y\"}"), 200);
-    assert_int_equal(mode_of("old"), 0751);
+    assert_int_equal(fx_mode("old"), 0751);
     if (geteuid() != 0) return;
     struct stat st;
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/o\",\"content\":\"\",\"uid\":1000,\"gid\":1001}"), 200);
@@ -448,8 +442,8 @@ static void mv_across_file_systems(void **state) {
         assert_false(fx_there("tree"));
         assert_int_equal(fx_post("/api/move", "{\"sourcePath\":\"%s/tree\",\"destinationPath\":\"@/back\"}", shm), 200);
         fx_holds("back/sub/f", "content", 7);
-        assert_int_equal(mode_of("back/sub/f"), 0604);
-        assert_int_equal(mode_of("back"), 0750);
+        assert_int_equal(fx_mode("back/sub/f"), 0604);
+        assert_int_equal(fx_mode("back"), 0750);
         assert_int_equal(lstat(fx_path("back/link"), &st), 0);
         assert_true(S_ISLNK(st.st_mode));
         assert_int_equal(lstat(fx_path("back/pipe"), &st), 0);

@@ -100,3 +100,5 @@ static const char *pull(client *c) {
     assert_non_null(c->doc);
     return text(c, "/type");
 }
+
+static client c = {.reply = {.ops = &client_ops}}; /* most tests need no other */

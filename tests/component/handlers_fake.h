@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "component/disk.h"
 #include "component/handlers_client.h"
 #include "handlers/families.h"
 #include "services/events.h"
@@ -304,7 +305,7 @@ bool cp_session_exists(cp_services *s, cp_str id) {
 }
 void cp_session_cwd(cp_services *s, cp_str id, char out[4096]) {
     (void)s, (void)id;
-    strcpy(out, "/");
+    snprintf(out, 4096, "/");
 }
 
 /* A stand-in for the file routes: runs on the io pool and echoes what it was given. */
@@ -331,8 +332,7 @@ static int fake_setup(void **state) {
     (void)state;
     cp_err err = {0};
     memset(&fake, 0, sizeof fake);
-    strcpy(fake.dir, "/tmp/handlers-XXXXXX");
-    assert_non_null(mkdtemp(fake.dir));
+    temp_dir_new(fake.dir, "handlers");
     fake.loop = cp_loop_new(&err);
     fake.workers = cp_workers_new(fake.loop, 1, &err);
     fake.config.timeout_grace = 500;
@@ -348,6 +348,7 @@ static int fake_setup(void **state) {
 
 static int fake_teardown(void **state) {
     (void)state;
+    client_reset(&c);
     fake_loop();
     for (size_t i = 0; i < fake.nexecs; i++) {
         cp_exec *e = fake.execs[i];
@@ -365,6 +366,17 @@ static int fake_teardown(void **state) {
     cp_events_close(&fake.svc);
     cp_workers_free(fake.workers);
     cp_loop_free(fake.loop);
-    rmdir(fake.dir);
-    return 0;
+    return temp_dir_remove(fake.dir);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, fake_setup, fake_teardown)
+
+/* ---- what c asks, and is answered ---- */
+
+static void execute(const char *body) { ask(&c, CP_POST, "/api/execute", body); }
+static void stream(const char *body) { ask(&c, CP_POST, "/api/execute/stream", body); }
+
+static void expect(int status, const char *code) {
+    assert_int_equal(c.res.status, status);
+    if (code) assert_string_equal(text(&c, "/code"), code);
 }

@@ -4,19 +4,12 @@
 
 #include "handlers_fake.h"
 
-static client c = {.reply = {.ops = &client_ops}};
-
 static void get(const char *target) { ask(&c, CP_GET, target, NULL); }
 static void post(const char *target, const char *body) { ask(&c, CP_POST, target, body); }
 
 static cp_exec *start(const char *body) {
     post("/api/process/start", body);
     return fake_begin(fake_newest());
-}
-
-static void expect(int status, const char *code) {
-    assert_int_equal(c.res.status, status);
-    if (code) assert_string_equal(text(&c, "/code"), code);
 }
 
 static void start_and_look(void **state) {
@@ -343,29 +336,23 @@ static void bad_waits_name_the_field(void **state) {
     fake_exit(e, 0, 0);
 }
 
-static int teardown(void **state) {
-    client_reset(&c);
-    return fake_teardown(state);
-}
-
-#define T(f) cmocka_unit_test_setup_teardown(f, fake_setup, teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        T(start_and_look),
-        T(unknown_ids),
-        T(a_program_that_is_not_there_is_a_record),
-        T(list_and_filters),
-        T(delete_answers_when_it_has_ended),
-        T(survivors_do_not_keep_delete_waiting),
-        T(kill_all_counts),
-        T(logs),
-        T(a_process_stream),
-        T(signals_and_stdin),
-        T(wait_for_exit),
-        T(wait_for_a_line),
-        T(a_wait_that_is_too_long),
-        T(wait_for_a_port),
-        T(bad_waits_name_the_field),
+        TEST(start_and_look),
+        TEST(unknown_ids),
+        TEST(a_program_that_is_not_there_is_a_record),
+        TEST(list_and_filters),
+        TEST(delete_answers_when_it_has_ended),
+        TEST(survivors_do_not_keep_delete_waiting),
+        TEST(kill_all_counts),
+        TEST(logs),
+        TEST(a_process_stream),
+        TEST(signals_and_stdin),
+        TEST(wait_for_exit),
+        TEST(wait_for_a_line),
+        TEST(a_wait_that_is_too_long),
+        TEST(wait_for_a_port),
+        TEST(bad_waits_name_the_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

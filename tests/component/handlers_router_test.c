@@ -1,8 +1,6 @@
 /* The whole table behind the router: refusals, body rules, fixed answers, metrics, sessions. */
 #include "handlers_fake.h"
 
-static client c = {.reply = {.ops = &client_ops}};
-
 static void expect_error(int status, const char *code, const char *message) {
     assert_int_equal(c.res.status, status);
     assert_string_equal(text(&c, "/code"), code);
@@ -156,24 +154,18 @@ static void metrics(void **state) {
     assert_null(strstr(z, "secret-path"));
 }
 
-static int teardown(void **state) {
-    client_reset(&c);
-    return fake_teardown(state);
-}
-
-#define T(f) cmocka_unit_test_setup_teardown(f, fake_setup, teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        T(no_route),
-        T(body_rules),
-        T(too_large_is_told_on_every_route),
-        T(fixed_answers),
-        T(readiness_names_what_is_missing),
-        T(io_routes_run_on_the_pool),
-        T(a_client_that_leaves_an_io_route),
-        T(raw_bodies_are_http_only),
-        T(sessions),
-        T(metrics),
+        TEST(no_route),
+        TEST(body_rules),
+        TEST(too_large_is_told_on_every_route),
+        TEST(fixed_answers),
+        TEST(readiness_names_what_is_missing),
+        TEST(io_routes_run_on_the_pool),
+        TEST(a_client_that_leaves_an_io_route),
+        TEST(raw_bodies_are_http_only),
+        TEST(sessions),
+        TEST(metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

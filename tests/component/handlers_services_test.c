@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static client c = {.reply = {.ops = &client_ops}};
 static cp_ctx ctx;
 
 static void execute(const char *body) {

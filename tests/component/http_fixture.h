@@ -1,5 +1,5 @@
 /* A server on port 0 with a small route table of its own in place of handlers/router.c, its loop on a thread, and a raw
- * client. The functions that router.c would define are defined here, so the linker leaves that file out. */
+ * client. */
 #pragma once
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,10 +22,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/sha.h"
+#include "component/config_fixture.h"
+#include "component/router_stub.h"
+#include "component/until.h"
 #include "transport/http.h"
 #include "transport/ws.h"
-
-enum { PATIENCE_MS = 20000 };
 
 /* ---- what the handlers have seen; any thread ---- */
 
@@ -157,7 +158,7 @@ static void h_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_reply_stream(reply, &t->src);
 }
 
-static const cp_route fx_routes[] = {
+const cp_route test_routes[] = {
     {.method = CP_GET, .pattern = "/api/ping", .flags = CP_R_INLINE, .op = "ping", .sync = h_ping},
     {.method = CP_GET, .pattern = "/healthz", .flags = CP_R_INLINE | CP_R_OPEN, .op = "health", .sync = h_ping},
     {.method = CP_POST, .pattern = "/echo", .flags = CP_R_IO, .op = "echo", .sync = h_echo},
@@ -171,38 +172,23 @@ static const cp_route fx_routes[] = {
     {.method = CP_GET, .pattern = "/wait", .flags = CP_R_LOOP | CP_R_LASTS, .op = "wait", .async = h_later},
 };
 
-/* ---- in place of handlers/router.c ---- */
+const size_t test_nroutes = CP_COUNT(test_routes);
+
+/* ---- what router.c would do ---- */
 
 struct cp_router {
     cp_ctx ctx;
     _Atomic uint64_t counted;
 };
 
-cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
-    (void)r;
-    cp_match m = {.method_unknown = method == CP_METHOD_UNKNOWN, .is_head = method == CP_HEAD};
-    for (unsigned i = 0; i < CP_COUNT(fx_routes); i++)
-        if (fx_routes[i].method == (m.is_head ? CP_GET : method) && cp_str_is(path, fx_routes[i].pattern))
-            m.route = &fx_routes[m.index = i];
-    return m;
-}
-
 bool cp_router_allow(cp_router *r, cp_str path, char out[64]) {
     (void)r;
-    for (unsigned i = 0; i < CP_COUNT(fx_routes); i++) {
-        if (!cp_str_is(path, fx_routes[i].pattern)) continue;
-        strcpy(out, fx_routes[i].method == CP_GET ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+    for (size_t i = 0; i < test_nroutes; i++) {
+        if (!cp_str_is(path, test_routes[i].pattern)) continue;
+        snprintf(out, 64, "%s", test_routes[i].method == CP_GET ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         return true;
     }
     return false;
-}
-
-void cp_router_refuse(const cp_match *m, cp_result *res) {
-    cp_err err;
-    cp_fail(&err, m->method_unknown ? CP_E_METHOD_NOT_ALLOWED : CP_E_UNKNOWN_ERROR,
-            "The requested endpoint was not found");
-    if (!m->method_unknown) res->status = 404;
-    cp_error_result(res, &err, NULL, (cp_str){0});
 }
 
 void cp_router_call(cp_router *r, const cp_match *m, cp_request *req, cp_result *res) {
@@ -239,28 +225,6 @@ typedef struct fixture {
     cp_err err;
 } fixture;
 
-#define SET_STR(f, d)  cfg->f = strdup(d);
-#define SET_INT(f, d)  cfg->f = d;
-#define SET_BOOL(f, d) cfg->f = d;
-#define SET_LIST(f, d) cfg->f = (cp_strlist){0};
-static void default_config(cp_config *cfg) {
-#define X(field, kind, flag, arg, def, min, max, help) SET_##kind(field, def)
-#include "schema/options.def"
-#undef X
-    cfg->has_token = false;
-    cfg->http_workers = 16;
-}
-
-#define FREE_STR(f) free(cfg->f);
-#define FREE_INT(f)
-#define FREE_BOOL(f)
-#define FREE_LIST(f)
-static void free_config(cp_config *cfg) {
-#define X(field, kind, flag, arg, def, min, max, help) FREE_##kind(field)
-#include "schema/options.def"
-#undef X
-}
-
 static void fx_signal(fixture *f, int state) {
     pthread_mutex_lock(&f->mu);
     f->state = state;
@@ -294,7 +258,8 @@ static inline void fx_reset(void) {
 
 static fixture *fx_prepare(void) {
     fixture *f = cp_new(fixture);
-    default_config(&f->cfg);
+    config_defaults(&f->cfg);
+    f->cfg.http_workers = 16;
     pthread_mutex_init(&f->mu, NULL);
     pthread_cond_init(&f->up, NULL);
     static bool logs;
@@ -315,8 +280,18 @@ static inline void fx_start(fixture *f) {
 static inline void fx_stop(fixture *f) {
     cp_loop_stop(f->t.loop);
     pthread_join(f->thread, NULL);
-    free_config(&f->cfg);
     free(f);
+}
+
+/* CivetWeb takes two seconds to stop: one server for all tests of a group, and one group at a time. */
+static inline int fx_up(void **state) {
+    fixture *f = *state = fx_prepare();
+    fx_start(f);
+    return 0;
+}
+static inline int fx_down(void **state) {
+    fx_stop(*state);
+    return 0;
 }
 
 /* Runs fn on the loop and waits for it. */
@@ -340,6 +315,14 @@ static inline void on_loop_run(cp_task *t) {
         if (!(cond)) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);                                \
     } while (0)
 
+/* Before each test of a group. */
+static inline int fx_again(void **state) {
+    const fixture *f = *state;
+    WAIT_FOR(f->t.nconns == 0);
+    fx_reset();
+    return 0;
+}
+
 static inline void run_on_loop(const fixture *f, void (*fn)(void *), void *arg) {
     on_loop o = {.fn = fn, .arg = arg};
     cp_loop_post(f->t.loop, &o.task, on_loop_run);
@@ -359,6 +342,8 @@ static inline void answer_held(const fixture *f, const char *body) {
 }
 
 /* ---- the client ---- */
+
+#define H "Host: 127.0.0.1\r\n"
 
 static inline int dial(const fixture *f) {
     struct sockaddr_in a = {
@@ -452,7 +437,7 @@ static inline response get_for(int fd, bool head_only) {
     size_t at = (size_t)(end + 4 - r.raw.p), want = 0;
     r.head = (cp_str){r.raw.p, at};
     r.at = at;
-    r.status = atoi(r.raw.p + 9);
+    r.status = (int)strtol(r.raw.p + 9, NULL, 10);
     cp_str length = header_of(&r, "Content-Length");
     bool chunked = header_of(&r, "Transfer-Encoding").p != NULL;
     r.closes = cp_str_is(header_of(&r, "Connection"), "close");
@@ -472,11 +457,11 @@ static inline bool body_has(const response *r, const char *text) {
     return memmem(r->body.p, r->body.n, text, strlen(text)) != NULL;
 }
 
+/* Waits for the end of the connection; silence is none. */
 static inline bool at_end(int fd) {
-    cp_buf b = {0};
-    bool end = !more(fd, &b);
-    cp_buf_free(&b);
-    return end;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char byte;
+    return poll(&p, 1, PATIENCE_MS) == 1 && read(fd, &byte, 1) <= 0;
 }
 
 /* One request on a connection of its own; status, and the body must hold `text` when given. */

@@ -73,10 +73,6 @@ static int up(void **state) {
     fx_start(f);
     return 0;
 }
-static int down(void **state) {
-    fx_stop(*state);
-    return 0;
-}
 
 static void without_the_token_nothing_but_what_is_open(void **state) {
     fixture *f = *state;
@@ -117,5 +113,5 @@ int main(void) {
         cmocka_unit_test(with_the_token_it_names_no_session),
         cmocka_unit_test(a_browser_socket_brings_it_as_subprotocol),
     };
-    return cmocka_run_group_tests(open, up, down) + cmocka_run_group_tests(token, token_up, down);
+    return cmocka_run_group_tests(open, up, fx_down) + cmocka_run_group_tests(token, token_up, fx_down);
 }

@@ -17,9 +17,11 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "component/disk.h"
+#include "component/until.h"
 #include "services/output.h"
 
-enum { DEADLINE_MS = 60000, MIB = 1 << 20 };
+enum { MIB = 1 << 20 };
 
 static struct {
     cp_loop *loop;
@@ -32,8 +34,7 @@ static int setup(void **state) {
     (void)state;
     cp_err err;
     (void)signal(SIGPIPE, SIG_IGN);
-    snprintf(t.dir, sizeof t.dir, "/tmp/output_test.XXXXXX");
-    assert_non_null(mkdtemp(t.dir));
+    temp_dir_new(t.dir, "output_test");
     snprintf(t.path, sizeof t.path, "%s/log", t.dir);
     t.loop = cp_loop_new(&err);
     t.workers = cp_workers_new(t.loop, 2, &err);
@@ -52,14 +53,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-#define until(condition)                                                                                               \
-    do {                                                                                                               \
-        uint64_t end_ = cp_now_ms() + DEADLINE_MS;                                                                     \
-        while (!(condition)) {                                                                                         \
-            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
-            assert_int_equal(cp_loop_once(t.loop, 50), 0);                                                             \
-        }                                                                                                              \
-    } while (0)
+#define until(condition) loop_until(t.loop, condition)
 
 static void on_end(void *arg) { ++*(int *)arg; }
 
@@ -89,7 +83,7 @@ static size_t feed_once(int w, uint64_t from, size_t n) {
 }
 
 static void feed(int w, uint64_t from, uint64_t n) {
-    uint64_t end = cp_now_ms() + DEADLINE_MS;
+    uint64_t end = cp_now_ms() + PATIENCE_MS;
     for (uint64_t done = 0; done < n;) {
         size_t left = n - done < MIB ? (size_t)(n - done) : MIB;
         size_t k = feed_once(w, from + done, left);
@@ -231,7 +225,7 @@ static void blocking_reader_holds_the_child(void **state) {
     cp_output *o = open_kind(CP_OUT_FILE, 4 * MIB, false, &w);
     cp_cursor_open(&r.c, o, 0, true, on_wake);
     uint64_t sent = 0;
-    uint64_t deadline = cp_now_ms() + DEADLINE_MS;
+    uint64_t deadline = cp_now_ms() + PATIENCE_MS;
     while (cp_output_total(o) < 4 * MIB) {
         sent += feed_once(w, sent, 65536);
         assert_true(cp_now_ms() < deadline);

@@ -53,8 +53,10 @@ static void same(const char *command) {
     cp_autofree char *o = run_output(&r, 0);
     cp_autofree char *e = run_output(&r, 1);
     /* The one thing that differs: the name of the place of a syntax error. */
-    char *at;
-    while ((at = strstr(e, "bash: eval: "))) memmove(strcpy(at, "bash: -c: ") + 10, at + 12, strlen(at + 12) + 1);
+    for (char *at; (at = strstr(e, "bash: eval: "));) {
+        memcpy(at, "bash: -c: ", 10);
+        memmove(at + 10, at + 12, strlen(at + 12) + 1);
+    }
     if (strcmp(o, out) != 0 || code != r.e->exit_code || strcmp(e, err) != 0)
         fail_msg("%s\n--- bash -c: %d\n%s%s--- pool: %d\n%s%s", command, code, out, err, r.e->exit_code, o, e);
     run_free(&r);
@@ -182,10 +184,13 @@ static void closed_while_in_use(void **state) {
 }
 
 int main(void) {
-#define T(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(like_bash_c),    T(env_and_folder),      T(each_shell_is_used_once), T(dead_shells_are_replaced),
-        T(without_a_pool), T(closed_while_in_use),
+        FX_TEST(like_bash_c),
+        FX_TEST(env_and_folder),
+        FX_TEST(each_shell_is_used_once),
+        FX_TEST(dead_shells_are_replaced),
+        FX_TEST(without_a_pool),
+        FX_TEST(closed_while_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

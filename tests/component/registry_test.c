@@ -1,16 +1,14 @@
 /* The registry on a temporary folder: rows survive, order holds, failures are told, damage is moved aside. */
 #include "base/clock.h"
+#include "component/disk.h"
 #include "registry/registry.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -21,15 +19,9 @@ struct fixture {
     cp_registry *reg;
 };
 
-static int rm(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    snprintf(f->dir, sizeof f->dir, "/tmp/cp-registry-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
+    temp_dir_new(f->dir, "cp-registry");
     f->loop = cp_loop_new(NULL);
     f->reg = cp_registry_open(f->loop, f->dir, NULL);
     *state = f;
@@ -40,7 +32,7 @@ static int teardown(void **state) {
     struct fixture *f = *state;
     cp_registry_close(f->reg);
     cp_loop_free(f->loop);
-    nftw(f->dir, rm, 8, FTW_DEPTH | FTW_PHYS);
+    assert_int_equal(temp_dir_remove(f->dir), 0);
     free(f);
     return 0;
 }
@@ -396,15 +388,6 @@ static void test_locked_database_is_waited_for(void **state) {
     sqlite3_close(db);
     run_until(f, &counter, 1);
     assert_false(w.failed);
-}
-
-/* No file can grow: what a full disk looks like from here. */
-static void disk_full(bool full) {
-    struct rlimit r;
-    (void)signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &r), 0);
-    r.rlim_cur = full ? 1 : r.rlim_max;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &r), 0);
 }
 
 static void put_with_event(struct fixture *f, const char *id, uint64_t event, struct waiter *w) {

@@ -13,12 +13,13 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "component/config_fixture.h"
+#include "component/disk.h"
 #include "component/keeper_fixture.h"
+#include "component/until.h"
 #include "services/exec.h"
 #include "services/session.h"
 #include "services/tree.h"
-
-enum { FX_DEADLINE_MS = 60000 };
 
 static struct fixture {
     cp_services s;
@@ -28,27 +29,15 @@ static struct fixture {
     char dir[64], workspace[96];
 } fx;
 
-/* Everything as schema/options.def says. */
-static inline void fx_config(cp_config *c) {
-#define FX_STR(f, d)  c->f = (char *)(uintptr_t)(d);
-#define FX_INT(f, d)  c->f = (d);
-#define FX_BOOL(f, d) c->f = (d);
-#define FX_LIST(f, d)
-#define X(field, kind, flag, arg, def, min, max, help) FX_##kind(field, def)
-#include "schema/options.def"
-#undef X
-}
-
 static inline void fx_held(void *arg, const cp_held *h) { cp_services_held(arg, h); }
 
 static inline void fx_loop(void) {
     static char path[] = "PATH=/usr/local/bin:/usr/bin:/bin", home[] = "HOME=/tmp", lang[] = "LANG=C.UTF-8";
     static char *env[] = {path, home, lang, NULL};
     cp_err err;
-    fx_config(&fx.config);
+    config_defaults(&fx.config);
     fx.config.kill_grace = 1000;
-    snprintf(fx.dir, sizeof fx.dir, "/tmp/services_test.XXXXXX");
-    assert_non_null(mkdtemp(fx.dir));
+    temp_dir_new(fx.dir, "services_test");
     snprintf(fx.workspace, sizeof fx.workspace, "%s/work", fx.dir);
     assert_int_equal(mkdir(fx.workspace, 0700), 0);
     fx.loop = cp_loop_new(&err);
@@ -77,9 +66,7 @@ static inline void fx_close(void) {
     cp_keeper_close(fx.s.keeper);
     assert_int_equal(keeper_fixture_wait(fx.keeper_pid), 0);
     cp_loop_free(fx.loop);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", fx.dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(temp_dir_remove(fx.dir), 0);
 }
 
 static inline int fx_setup(void **state) {
@@ -95,15 +82,9 @@ static inline int fx_teardown(void **state) {
     return 0;
 }
 
-/* Runs the loop until the condition holds; fails the test after a minute. */
-#define fx_until(condition)                                                                                            \
-    do {                                                                                                               \
-        uint64_t end_ = cp_now_ms() + FX_DEADLINE_MS;                                                                  \
-        while (!(condition)) {                                                                                         \
-            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
-            assert_int_equal(cp_loop_once(fx.loop, 100), 0);                                                           \
-        }                                                                                                              \
-    } while (0)
+#define fx_until(condition) loop_until(fx.loop, condition)
+
+#define FX_TEST(f) cmocka_unit_test_setup_teardown(f, fx_setup, fx_teardown)
 
 /* One execution that a test watches. */
 struct run {
@@ -182,3 +163,7 @@ static inline void run_expect(const cp_exec_spec *spec, int code, const char *ou
 static inline cp_exec_spec shell_spec(const char *command) {
     return (cp_exec_spec){.kind = CP_EXEC_BUFFERED, .command = cp_str_of(command), .sessionless = true};
 }
+
+/* Commands that leave a process with a session of its own and, soon, no parent. It says its pid. */
+#define DAEMON      "setsid -f sh -c 'echo $$; exec sleep 1000'"
+#define DEAF_DAEMON "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"

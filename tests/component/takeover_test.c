@@ -5,15 +5,9 @@
 
 #include "base/metrics.h"
 
-#define H "Host: 127.0.0.1\r\n"
 #define UPGRADE                                                                                                        \
     "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"                           \
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-
-static int down(void **state) {
-    fx_stop(*state);
-    return 0;
-}
 
 /* ---- finding sockets ---- */
 
@@ -294,15 +288,14 @@ static void no_ipv6_is_said_clearly(void **state) {
     fixture *f = fx_prepare();
     uint16_t bound;
     cp_err err = {0};
-    free(f->cfg.host);
-    f->cfg.host = strdup("::1");
+    static char ipv6[] = "::1";
+    f->cfg.host = ipv6;
     f->t.config = &f->cfg;
     f->t.loop = cp_loop_new(&err);
     assert_int_equal(cp_server_open(&f->t, 0, &bound, &err), -1);
     assert_int_equal(err.code, CP_E_NOT_SUPPORTED);
     assert_non_null(strstr(err.msg, "IPv6"));
     cp_loop_free(f->t.loop);
-    free_config(&f->cfg);
     free(f);
 }
 
@@ -349,6 +342,6 @@ int main(void) {
         cmocka_unit_test(an_idle_crowd_does_not_stop_the_service),
         cmocka_unit_test(waiting_requests_are_handed_over),
     };
-    return cmocka_run_group_tests(plain, NULL, NULL) + cmocka_run_group_tests(echo, echo_up, down) +
-           cmocka_run_group_tests(crowd, crowd_up, down);
+    return cmocka_run_group_tests(plain, NULL, NULL) + cmocka_run_group_tests(echo, echo_up, fx_down) +
+           cmocka_run_group_tests(crowd, crowd_up, fx_down);
 }

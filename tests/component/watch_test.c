@@ -1,121 +1,9 @@
-/* File watching on real folders, through the router (cloudflare-sandbox.md section 3.5). The loop runs only inside
- * `until`: what a test does to the files between two of them is all there before any event is read. */
-#include "component/handlers_client.h"
+/* Streams of file events: what is told, in which order, and what happens at the limits. */
+#include "component/watch_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "base/fd.h"
-#include "handlers/families.h"
-#include "services/files_impl.h"
-#include "services/watch_impl.h"
-
-enum { DEADLINE_MS = 60000 };
-
-static struct {
-    cp_services svc;
-    cp_config config;
-    cp_ctx ctx;
-    cp_loop *loop;
-    char dir[64], workspace[96];
-} fx;
-static client c = {.reply = {.ops = &client_ops}}, d = {.reply = {.ops = &client_ops}};
-
-#define until(condition)                                                                                               \
-    do {                                                                                                               \
-        uint64_t end_ = cp_now_ms() + DEADLINE_MS;                                                                     \
-        while (!(condition)) {                                                                                         \
-            if (cp_now_ms() >= end_) fail_msg("never: %s", #condition);                                                \
-            assert_int_equal(cp_loop_once(fx.loop, 100), 0);                                                           \
-        }                                                                                                              \
-    } while (0)
-
-static int setup(void **state) {
-    (void)state;
-    cp_err err = {0};
-    strcpy(fx.dir, "/tmp/watch_test.XXXXXX");
-    assert_non_null(mkdtemp(fx.dir));
-    snprintf(fx.workspace, sizeof fx.workspace, "%s/work", fx.dir);
-    assert_int_equal(mkdir(fx.workspace, 0700), 0);
-    fx.loop = cp_loop_new(&err);
-    fx.config.max_watches = 64;
-    fx.svc = (cp_services){.loop = fx.loop, .config = &fx.config, .workspace = fx.workspace};
-    fx.svc.workers = cp_workers_new(fx.loop, 2, &err);
-    fx.svc.files = cp_files_open("", &err);
-    fx.ctx = (cp_ctx){.loop = fx.loop, .workers = fx.svc.workers, .svc = &fx.svc, .config = &fx.config};
-    fx.ctx.router = client_router = cp_router_new(&fx.ctx, &err);
-    assert_non_null(client_router);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    client_reset(&c);
-    client_reset(&d);
-    cp_watches_close(&fx.svc);
-    cp_workers_free(fx.svc.workers);
-    for (int i = 0; i < 5; i++) cp_loop_once(fx.loop, 0); /* what the workers have posted */
-    cp_router_free(client_router);
-    cp_files_close(fx.svc.files);
-    cp_loop_free(fx.loop);
-    return cp_tree_remove(AT_FDCWD, fx.dir);
-}
-
-/* ---- files; a name is below the workspace ---- */
-
-static const char *at_path(const char *name) {
-    static char paths[4][CP_PATH_MAX];
-    static unsigned turn;
-    char *p = paths[turn++ % 4];
-    snprintf(p, CP_PATH_MAX, "%s/%s", fx.workspace, name);
-    return p;
-}
-static void make_dir(const char *name) { assert_int_equal(mkdir(at_path(name), 0700), 0); }
-static void put(const char *name, const char *data) {
-    cp_autofd int fd = open(at_path(name), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(cp_write_all(fd, data, strlen(data)), 0);
-}
-static void rename_to(const char *from, const char *to) { assert_int_equal(rename(at_path(from), at_path(to)), 0); }
-static void delete_file(const char *name) { assert_int_equal(unlink(at_path(name)), 0); }
-static void delete_dir(const char *name) { assert_int_equal(rmdir(at_path(name)), 0); }
-
-/* ---- streams ---- */
-
-/* In the JSON, @ stands for the workspace. */
-static void ask_for(client *k, const char *route, const char *json) {
-    cp_autobuf cp_buf body = {0};
-    for (const char *p = json; *p; p++) {
-        if (*p == '@') cp_buf_addz(&body, fx.workspace);
-        else cp_buf_addc(&body, *p);
-    }
-    ask(k, CP_POST, route, cp_buf_z(&body));
-}
-
-static void begin(client *k, const char *json) {
-    ask_for(k, "/api/watch", json);
-    until(k->src || k->res.status);
-    if (!k->src) fail_msg("%s: %s", text(k, "/code"), text(k, "/message"));
-    assert_string_equal(pull(k), "watching");
-}
-
-/* Pulls the next thing that is not WAIT. */
-static const char *next(client *k) {
-    for (;;) {
-        unsigned seen = k->wakes;
-        const char *type = pull(k);
-        if (strcmp(type, "WAIT") != 0) return type;
-        until(k->wakes != seen);
-    }
-}
 
 /* "create a" or "create a/", by the path below the workspace. */
 static void next_line(client *k, char out[512]) {
@@ -258,17 +146,16 @@ static void a_renamed_folder_keeps_its_watches(void **state) {
 
 static void a_folder_that_leaves_is_forgotten(void **state) {
     (void)state;
-    char out[128];
+    char out[128], inside[144];
     snprintf(out, sizeof out, "%s/out", fx.dir);
     make_dir("a");
     begin(&c, "{\"path\":\"@\"}");
     assert_int_equal(rename(at_path("a"), out), 0);
-    strcat(out, "/f");
-    cp_autofd int fd = open(out, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    snprintf(inside, sizeof inside, "%s/f", out);
+    cp_autofd int fd = open(inside, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     put("mark", "x");
     EXPECT(&c, "move_from a/", "create mark", "modify mark");
-    *strrchr(out, '/') = 0;
     assert_int_equal(rename(out, at_path("back")), 0);
     EXPECT_SET(&c, "move_to back/", "create back/f");
     put("back/f", "x");
@@ -496,12 +383,6 @@ static unsigned queue_limit(void) {
     return limit;
 }
 
-static void version_of(client *k, char out[128]) {
-    until(k->res.status);
-    assert_int_equal(k->res.status, 200);
-    snprintf(out, 128, "%s", text(k, "/version"));
-}
-
 static void lost_events_are_told(void **state) {
     (void)state;
     char v[128], body[512];
@@ -525,212 +406,30 @@ static void lost_events_are_told(void **state) {
     assert_string_equal(text(&d, "/status"), "resync");
 }
 
-/* ---- checks ---- */
-
-static void check(const char *since, const char *status) {
-    char body[256];
-    if (since) snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s\"}", since);
-    else strcpy(body, "{\"path\":\"@\"}");
-    ask_for(&c, "/api/watch/check", body);
-    until(c.res.status);
-    assert_int_equal(c.res.status, 200);
-    assert_string_equal(text(&c, "/status"), status);
-}
-
-static void a_check_sees_all_that_came_before_it(void **state) {
-    (void)state;
-    char v[128];
-    check(NULL, "unchanged");
-    version_of(&c, v);
-    assert_memory_equal(v, "watch-1-", 8);
-    assert_string_equal(strrchr(v, ':'), ":0");
-    check(v, "unchanged");
-    put("f", "x");
-    check(v, "changed");
-    version_of(&c, v);
-    assert_string_equal(strrchr(v, ':'), ":2"); /* as captured: create and modify */
-    check(v, "unchanged");
-    make_dir("a");
-    make_dir("a/b");
-    check(v, "changed");
-    version_of(&c, v);
-    put("node_modules", "x");
-    check(v, "unchanged");
-    put("a/b/f", "x");
-    check(v, "changed");
-}
-
-static void a_watcher_that_nobody_asks_expires(void **state) {
-    (void)state;
-    char v[128];
-    check(NULL, "unchanged");
-    version_of(&c, v);
-    cp_watcher *w = fx.svc.watches->first;
-    assert_true(cp_timer_active(&w->expiry));
-    assert_true(w->expiry.at <= cp_now_ms() + 600000 && w->expiry.at > cp_loop_now(fx.loop) + 500000);
-    cp_timer_stop(fx.loop, &w->expiry);
-    w->expiry.fn(&w->expiry);
-    assert_null(fx.svc.watches->first);
-    check(v, "resync");
-    assert_string_equal(text(&c, "/reason"), "expired");
-}
-
-static void check_dir(const char *name, int status) {
-    char body[64];
-    snprintf(body, sizeof body, "{\"path\":\"@/%s\"}", name);
-    ask_for(&c, "/api/watch/check", body);
-    until(c.res.status);
-    assert_int_equal(c.res.status, status);
-}
-
-/* What is kept may be asked for; one more is refused until one of them has gone. Streams are not counted: they end with
- * their connection. */
-static void kept_watchers_are_limited(void **state) {
-    (void)state;
-    static const char *const names[] = {"a", "b", "third"};
-    for (size_t i = 0; i < CP_COUNT(names); i++) make_dir(names[i]);
-    fx.config.max_watches = 2;
-    begin(&d, "{\"path\":\"@/third\"}");
-    check_dir("a", 200);
-    check_dir("b", 200);
-    check_dir("third", 429);
-    assert_string_equal(text(&c, "/code"), "LIMIT_EXCEEDED");
-    assert_non_null(strstr(text(&c, "/message"), "max-watches"));
-    check_dir("a", 200);
-    cp_watcher *w = fx.svc.watches->first; /* of b, the newest */
-    assert_non_null(strstr(w->path, "/b"));
-    cp_timer_stop(fx.loop, &w->expiry);
-    w->expiry.fn(&w->expiry);
-    check_dir("third", 200);
-    check_dir("b", 429);
-}
-
-static void versions_of_other_watchers(void **state) {
-    (void)state;
-    check("watch-99-1:0", "resync");
-    assert_string_equal(text(&c, "/reason"), "expired");
-    check("watch-99-1:0", "resync");
-    assert_string_equal(text(&c, "/reason"), "restarted");
-}
-
-static void refused_versions(void **state) {
-    (void)state;
-    static const char *const bad[] = {"garbage", "a:", ":1", "a:-1", "a:1x", "a:99999999999999999999"};
-    char v[128], body[256];
-    for (size_t i = 0; i < CP_COUNT(bad); i++) {
-        snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s\"}", bad[i]);
-        ask_for(&c, "/api/watch/check", body);
-        assert_int_equal(c.res.status, 400);
-        assert_string_equal(text(&c, "/message"), "since must be a version returned by checkChanges()");
-        assert_string_equal(text(&c, "/context/since"), bad[i]);
-    }
-    ask_for(&c, "/api/watch/check", "{\"path\":\"@\",\"since\":\"\"}");
-    assert_string_equal(text(&c, "/message"), "since must be a non-empty string when provided");
-    check(NULL, "unchanged");
-    version_of(&c, v);
-    *strrchr(v, ':') = 0;
-    snprintf(body, sizeof body, "{\"path\":\"@\",\"since\":\"%s:999\"}", v);
-    ask_for(&c, "/api/watch/check", body);
-    until(c.res.status);
-    assert_int_equal(c.res.status, 400);
-    assert_string_equal(text(&c, "/message"), "since refers to a newer version than the current watch state");
-    strcat(v, ":0");
-    assert_string_equal(text(&c, "/context/currentVersion"), v);
-}
-
-/* ---- refusals, in the words of the reference ---- */
-
-static void refused(const char *json, int status, const char *message) {
-    ask_for(&c, "/api/watch", json);
-    until(c.res.status);
-    if (c.res.status != status || strcmp(text(&c, "/message"), message) != 0)
-        fail_msg("%s: %d %s", json, c.res.status, text(&c, "/message"));
-    assert_int_equal(num(&c, "/httpStatus"), status);
-}
-
-static void bad_requests(void **state) {
-    (void)state;
-    static const char no_path[] = "path is required and must be a non-empty string";
-    char message[256];
-    refused("{}", 400, no_path);
-    refused("{\"path\":\"  \"}", 400, no_path);
-    refused("{\"path\":5}", 400, no_path);
-    assert_int_equal(num(&c, "/context/path"), 5);
-    refused("{\"path\":\"@\",\"include\":[\"*.a\"],\"exclude\":[\"*.b\"]}", 400,
-            "include and exclude cannot be used together. Use include to whitelist patterns, or exclude to blacklist "
-            "patterns.");
-    assert_string_equal(text(&c, "/context/include/0"), "*.a");
-    assert_string_equal(text(&c, "/context/exclude/0"), "*.b");
-    refused("{\"path\":\"@\",\"include\":\"x\"}", 400, "include must be an array of strings");
-    refused("{\"path\":\"@\",\"exclude\":[1]}", 400, "exclude must be an array of strings");
-    refused("{\"path\":\"@\",\"include\":[\"{a,b}\"]}", 400,
-            "include contains unsupported glob syntax. Supported tokens: *, **, ? and path separators");
-    assert_string_equal(text(&c, "/context/pattern"), "{a,b}");
-    refused("{\"path\":\"@\",\"recursive\":\"y\"}", 400, "recursive must be a boolean when provided");
-    refused("{\"path\":\"@\",\"events\":[\"open\"]}", 400,
-            "events must be an array of create, modify, delete, move_from, move_to and attrib");
-    refused("[]", 400, "Request body must be a JSON object");
-    snprintf(message, sizeof message, "path must be inside %s", fx.workspace);
-    refused("{\"path\":\"/etc\"}", 403, message);
-    assert_string_equal(text(&c, "/context/path"), "/etc");
-    assert_string_equal(text(&c, "/context/resolvedPath"), "/etc");
-    assert_string_equal(text(&c, "/context/workspaceRoot"), fx.workspace);
-    refused("{\"path\":\"../work2\"}", 403, message);
-    snprintf(message, sizeof message, "Path does not exist: %s/none", fx.workspace);
-    refused("{\"path\":\" none \"}", 404, message);
-    assert_string_equal(text(&c, "/code"), "FILE_NOT_FOUND");
-    ask(&c, CP_POST, "/api/watch", "{x");
-    assert_int_equal(c.res.status, 400);
-    assert_string_equal(text(&c, "/code"), "VALIDATION_FAILED");
-    assert_memory_equal(text(&c, "/message"), "Failed to parse request body: ", 30);
-}
-
-static void too_many_patterns(void **state) {
-    (void)state;
-    cp_autobuf cp_buf b = {0};
-    cp_buf_addz(&b, "{\"path\":\"@\",\"exclude\":[\"a\"");
-    for (int i = 0; i < CP_WATCH_GLOBS; i++) cp_buf_addz(&b, ",\"a\"");
-    cp_buf_addz(&b, "]}");
-    refused(cp_buf_z(&b), 400, "exclude may hold 64 patterns of 255 bytes");
-    cp_buf_clear(&b);
-    cp_buf_addz(&b, "{\"path\":\"@\",\"include\":[\"");
-    for (int i = 0; i <= CP_GLOB_MAX; i++) cp_buf_addc(&b, 'a');
-    cp_buf_addz(&b, "\"]}");
-    refused(cp_buf_z(&b), 400, "include may hold 64 patterns of 255 bytes");
-}
-
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        T(a_file_comes_changes_and_goes),
-        T(the_last_word_on_a_path_comes_last),
-        T(only_what_was_asked_for),
-        T(a_new_tree_is_told_whole_and_watched),
-        T(no_file_is_missed_in_new_folders),
-        T(not_recursive),
-        T(a_renamed_folder_keeps_its_watches),
-        T(a_folder_that_leaves_is_forgotten),
-        T(a_folder_moved_over_another_is_watched),
-        T(patterns),
-        T(a_rename_changes_what_patterns_say),
-        T(one_file),
-        T(our_own_writes_look_like_writes),
-        T(links_are_not_followed),
-        T(a_removed_root_stops_the_stream),
-        T(the_stream_ends_after_what_came_before),
-        T(equal_requests_share_a_watcher),
-        T(given_up_before_it_is_ready),
-        T(a_slow_subscriber_loses_what_is_too_much),
-        T(too_many_folders),
-        T(no_instance_left),
-        T(lost_events_are_told),
-        T(a_check_sees_all_that_came_before_it),
-        T(a_watcher_that_nobody_asks_expires),
-        T(kept_watchers_are_limited),
-        T(versions_of_other_watchers),
-        T(refused_versions),
-        T(bad_requests),
-        T(too_many_patterns),
+        TEST(a_file_comes_changes_and_goes),
+        TEST(the_last_word_on_a_path_comes_last),
+        TEST(only_what_was_asked_for),
+        TEST(a_new_tree_is_told_whole_and_watched),
+        TEST(no_file_is_missed_in_new_folders),
+        TEST(not_recursive),
+        TEST(a_renamed_folder_keeps_its_watches),
+        TEST(a_folder_that_leaves_is_forgotten),
+        TEST(a_folder_moved_over_another_is_watched),
+        TEST(patterns),
+        TEST(a_rename_changes_what_patterns_say),
+        TEST(one_file),
+        TEST(our_own_writes_look_like_writes),
+        TEST(links_are_not_followed),
+        TEST(a_removed_root_stops_the_stream),
+        TEST(the_stream_ends_after_what_came_before),
+        TEST(equal_requests_share_a_watcher),
+        TEST(given_up_before_it_is_ready),
+        TEST(a_slow_subscriber_loses_what_is_too_much),
+        TEST(too_many_folders),
+        TEST(no_instance_left),
+        TEST(lost_events_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

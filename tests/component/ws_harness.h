@@ -4,7 +4,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/id.h"
-#include "handlers/router.h"
+#include "component/router_stub.h"
+#include "component/until.h"
 #include "transport/mux.h"
 #include "transport/ws.h"
 
@@ -19,12 +20,7 @@
 
 #include <cmocka.h>
 
-enum { PATIENCE_MS = 20000 };
-
-/* ---- routes of the test: defined by the test program ---- */
-
-extern const cp_route test_routes[];
-extern const size_t test_nroutes;
+/* ---- what router.c would do; the routes are the test program's ---- */
 
 static struct {
     unsigned total;
@@ -34,22 +30,6 @@ static struct {
 struct cp_router {
     cp_ctx *ctx;
 };
-
-cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
-    (void)r;
-    cp_match m = {.method_unknown = method == CP_METHOD_UNKNOWN};
-    for (size_t i = 0; i < test_nroutes; i++)
-        if (test_routes[i].method == method && cp_str_is(path, test_routes[i].pattern)) m.route = &test_routes[i];
-    return m;
-}
-
-void cp_router_refuse(const cp_match *m, cp_result *res) {
-    cp_err err;
-    cp_fail(&err, m->method_unknown ? CP_E_METHOD_NOT_ALLOWED : CP_E_UNKNOWN_ERROR,
-            "The requested endpoint was not found");
-    if (!m->method_unknown) res->status = 404;
-    cp_error_result(res, &err, NULL, (cp_str){0});
-}
 
 static inline bool refused(const cp_match *m, const cp_request *req, cp_result *res) {
     cp_err err;
@@ -166,15 +146,7 @@ static inline void harness_free(harness *h) {
     free(h);
 }
 
-/* Runs the loop until cond holds. */
-#define WAIT_FOR(h, cond)                                                                                              \
-    do {                                                                                                               \
-        uint64_t until_ = cp_now_ms() + PATIENCE_MS;                                                                   \
-        while (!(cond)) {                                                                                              \
-            if (cp_now_ms() > until_) fail_msg("waited in vain for %s", #cond);                                        \
-            cp_loop_once((h)->t.loop, 10);                                                                             \
-        }                                                                                                              \
-    } while (0)
+#define WAIT_FOR(h, cond) loop_until((h)->t.loop, cond)
 
 /* Rounds without anything to do: what was going to happen has happened. */
 static inline void settle(harness *h) {

@@ -52,18 +52,20 @@ static void agrees_with_regular_expressions(void **state) {
     static const char tokens[] = "a/*?", letters[] = "ab/";
     static const char *const regex[] = {"a", "/", NULL, "[^/]"};
     for (unsigned p = 1; p < 4 * 4 * 4 * 4; p++) {
-        char pattern[8] = {0}, text[64] = "(^|/)";
+        char pattern[8] = {0};
+        cp_autobuf cp_buf text = {0};
+        cp_buf_addz(&text, "(^|/)");
         size_t n = 0;
         for (unsigned v = p; v; v /= 4) pattern[n++] = tokens[v % 4];
         for (size_t i = 0; i < n; i++) {
             size_t k = (size_t)(strchr(tokens, pattern[i]) - tokens);
             bool two = k == 2 && pattern[i + 1] == '*';
-            strcat(text, k != 2 ? regex[k] : two ? ".*" : "[^/]*");
+            cp_buf_addz(&text, k != 2 ? regex[k] : two ? ".*" : "[^/]*");
             i += two;
         }
-        strcat(text, "(/|$)");
+        cp_buf_addz(&text, "(/|$)");
         regex_t re;
-        assert_int_equal(regcomp(&re, text, REG_EXTENDED | REG_NOSUB), 0);
+        assert_int_equal(regcomp(&re, cp_buf_z(&text), REG_EXTENDED | REG_NOSUB), 0);
         for (unsigned s = 1; s < 3 * 3 * 3 * 3 * 3; s++) {
             char path[8] = "/";
             size_t m = 1;

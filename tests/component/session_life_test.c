@@ -1,0 +1,210 @@
+/* Sessions come, go and are limited. Bnnn: shared field cases. */
+#include "component/session_fixture.h"
+
+#include <sys/resource.h>
+
+/* ---- creation and deletion ---- */
+
+static void created_with_cwd_and_env(void **state) { /* B063 */
+    (void)state;
+    struct answer a;
+    const cp_env_var env[] = {{CP_STR("A"), CP_STR("1")}, {CP_STR("LANG"), CP_STR("xx")}};
+    create(&(cp_session_spec){.id = CP_STR("s"), .cwd = CP_STR("/tmp"), .env = env, .nenv = 2}, &a);
+    expect("s", "pwd; echo $A $LANG $LC_ALL", 0, "/tmp\n1 C.UTF-8 C.UTF-8\n", "");
+    expect_end("s", "cd /; A=2; exit 1", 1, "");
+    expect("s", "pwd; echo $A", 0, "/tmp\n1\n", "");
+    cp_err err = {0};
+    assert_int_equal(cp_session_create(&fx.s, &(cp_session_spec){.id = CP_STR("s")}, answered, &a, &err), -1);
+    assert_int_equal(err.code, CP_E_SESSION_ALREADY_EXISTS);
+    create(&(cp_session_spec){.id = CP_STR("h"), .cwd = CP_STR("/no/such/dir")}, &a);
+    expect("h", "[ \"$PWD\" = \"$HOME\" ] && echo same", 0, "same\n", "");
+    create(&(cp_session_spec){0}, &a);
+    assert_int_equal(strlen(a.id), strlen("session_") + 13 + 1 + 12);
+    assert_int_equal(strncmp(a.id, "session_", 8), 0);
+    delete_("s", false);
+    create(&(cp_session_spec){.id = CP_STR("s")}, &a);
+    expect("s", "echo [$A]; [ $PWD = /tmp ] || echo start", 0, "[]\nstart\n", "");
+}
+
+static void cwd_is_known(void **state) {
+    (void)state;
+    char cwd[4096];
+    cp_session_cwd(&fx.s, CP_STR("unknown"), cwd);
+    assert_string_equal(cwd, fx.workspace);
+    expect("a", "cd /usr", 0, "", "");
+    cp_session_cwd(&fx.s, CP_STR("a"), cwd);
+    assert_string_equal(cwd, "/usr");
+    cp_exec_spec s = in_session("a", "cd /");
+    s.cwd = CP_STR("/tmp");
+    run_expect(&s, 0, "", "");
+    cp_session_cwd(&fx.s, CP_STR("a"), cwd);
+    assert_string_equal(cwd, "/usr");
+    s = in_session("b", "pwd");
+    s.cwd = CP_STR("/tmp");
+    run_expect(&s, 0, "/tmp\n", "");
+    expect("b", "pwd", 0, "/tmp\n", "");
+}
+
+static void an_id_is_free_at_once(void **state) { /* B061 */
+    (void)state;
+    struct answer gone[100] = {{0}}, made[100] = {{0}};
+    for (int i = 0; i < 100; i++) {
+        cp_err err = {0};
+        if (cp_session_create(&fx.s, &(cp_session_spec){.id = CP_STR("same")}, answered, &made[i], &err) < 0)
+            fail_msg("%s", err.msg);
+        if (i % 2) fx_until(made[i].calls);
+        if (cp_session_delete(&fx.s, CP_STR("same"), false, answered, &gone[i], &err) < 0) fail_msg("%s", err.msg);
+        assert_false(cp_session_exists(&fx.s, CP_STR("same")));
+    }
+    for (int i = 0; i < 100; i++) {
+        fx_until(gone[i].calls && made[i].calls);
+        assert_int_equal(made[i].failed, i % 2 == 0);
+    }
+    assert_int_equal(folders(), 0);
+    cp_err err;
+    assert_int_equal(cp_session_delete(&fx.s, CP_STR("same"), false, answered, &gone[0], &err), -1);
+    assert_int_equal(err.code, CP_E_INTERNAL_ERROR);
+}
+
+static void deletion_ends_what_is_pending(void **state) { /* B099 */
+    (void)state;
+    enum { N = 20 };
+    static struct run r[N], p, stream;
+    cp_exec_spec s = in_session("a", "sleep 3000");
+    s.kind = CP_EXEC_PROCESS;
+    run_begin(&p, &s);
+    s.kind = CP_EXEC_STREAM;
+    run_begin(&stream, &s);
+    fx_until(p.starts && stream.starts);
+    s.kind = CP_EXEC_BUFFERED;
+    for (int i = 0; i < N; i++) run_begin(&r[i], &s);
+    fx_until(r[0].starts);
+    delete_("a", false);
+    for (int i = 0; i < N; i++) {
+        run_wait(&r[i]);
+        assert_true(r[i].e->session_destroyed);
+        assert_int_equal(r[i].e->state, i ? CP_STATE_FAILED : CP_STATE_ENDED);
+        if (i) assert_int_equal(r[i].e->start_err.code, CP_E_SESSION_DESTROYED);
+        run_free(&r[i]);
+    }
+    run_wait(&p);
+    assert_int_equal(p.e->signal, SIGKILL);
+    assert_false(p.e->session_destroyed);
+    run_free(&p);
+    run_wait(&stream);
+    assert_true(stream.e->session_destroyed);
+    run_free(&stream);
+}
+
+static void deletion_can_keep_processes(void **state) {
+    (void)state;
+    struct run p;
+    cp_exec_spec s = in_session("a", "read x; echo $x");
+    s.kind = CP_EXEC_PROCESS;
+    s.stdin_open = true;
+    run_begin(&p, &s);
+    fx_until(p.starts);
+    delete_("a", true);
+    assert_int_equal(p.e->state, CP_STATE_RUNNING);
+    assert_int_equal(cp_exec_stdin(p.e, CP_STR("kept\n"), true, NULL), 0);
+    run_wait(&p);
+    cp_autofree char *out = run_output(&p, 0);
+    assert_string_equal(out, "kept\n");
+    assert_int_equal(p.e->exit_code, 0);
+    run_free(&p);
+}
+
+static void limits(void **state) {
+    (void)state;
+    struct answer a;
+    cp_err err = {0};
+    fx.config.max_sessions = 2;
+    create(&(cp_session_spec){.id = CP_STR("1")}, &a);
+    create(&(cp_session_spec){.id = CP_STR("2")}, &a);
+    assert_int_equal(cp_session_create(&fx.s, &(cp_session_spec){.id = CP_STR("3")}, answered, &a, &err), -1);
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    struct run r;
+    cp_exec_spec s = in_session("3", "true");
+    run_begin(&r, &s);
+    run_wait(&r);
+    assert_int_equal(r.e->state, CP_STATE_FAILED);
+    assert_int_equal(r.e->start_err.code, CP_E_LIMIT_EXCEEDED);
+    run_free(&r);
+    expect_end("1", "exit 1", 1, ""); /* one without a shell gives its place up */
+    create(&(cp_session_spec){.id = CP_STR("3")}, &a);
+    assert_false(cp_session_exists(&fx.s, CP_STR("1")));
+}
+
+static void a_queue_is_bounded(void **state) {
+    (void)state;
+    static struct run r[CP_SESSION_QUEUE + 2];
+    fx.config.max_processes = 2 * CP_SESSION_QUEUE;
+    cp_exec_spec s = in_session("a", "sleep 3000");
+    run_begin(&r[0], &s);
+    fx_until(r[0].starts);
+    for (int i = 1; i < CP_SESSION_QUEUE + 2; i++) run_begin(&r[i], &s);
+    run_wait(&r[CP_SESSION_QUEUE + 1]);
+    assert_int_equal(r[CP_SESSION_QUEUE + 1].e->start_err.code, CP_E_LIMIT_EXCEEDED);
+    assert_int_equal(r[CP_SESSION_QUEUE].starts, 0);
+    delete_("a", false);
+    for (int i = 0; i < CP_SESSION_QUEUE + 2; i++) {
+        run_wait(&r[i]);
+        run_free(&r[i]);
+    }
+}
+
+/* For a moment the server has no descriptor left. */
+static void without_descriptors_it_says_so(void **state) {
+    (void)state;
+    struct rlimit all, none;
+    struct run r;
+    cp_exec_spec s = in_session("poor", "echo rich");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    run_begin(&r, &s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    run_wait(&r);
+    assert_int_equal(r.e->state, CP_STATE_FAILED);
+    assert_int_equal(r.e->start_err.code, CP_E_TOO_MANY_FILES);
+    run_free(&r);
+    expect("poor", "echo rich", 0, "rich\n", "");
+}
+
+/* It has been typed when they run out: that its subshell reports, and is the session's, takes none to see. */
+static void without_descriptors_a_subshell_is_known(void **state) {
+    (void)state;
+    struct rlimit all, none;
+    struct run r;
+    expect("poor", "true", 0, "", "");
+    cp_exec_spec s = in_session("poor", "read x; echo $x");
+    s.kind = CP_EXEC_PROCESS;
+    s.stdin_open = true;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    run_begin(&r, &s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    fx_until(r.starts);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    assert_int_equal(r.e->state, CP_STATE_RUNNING);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("kept\n"), true, NULL), 0);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0);
+    assert_string_equal(out, "kept\n");
+    run_free(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        FX_TEST(created_with_cwd_and_env),
+        FX_TEST(cwd_is_known),
+        FX_TEST(an_id_is_free_at_once),
+        FX_TEST(deletion_ends_what_is_pending),
+        FX_TEST(without_descriptors_it_says_so),
+        FX_TEST(without_descriptors_a_subshell_is_known),
+        FX_TEST(deletion_can_keep_processes),
+        FX_TEST(limits),
+        FX_TEST(a_queue_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
