@@ -138,7 +138,7 @@ static int open_base(struct app *a, int keeper_fd, cp_err *err) {
 }
 
 static int open_services(struct app *a, cp_err *err) {
-    if (cp_nofile_check(&a->config, err) < 0) return -1;
+    if (cp_nofile_fit(&a->config, err) < 0) return -1;
     a->registry = cp_registry_open(a->loop, a->config.state, err);
     if (!a->registry) return -1;
     a->workers = cp_workers_new(a->loop, (unsigned)a->config.io_threads, err);

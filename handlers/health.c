@@ -3,6 +3,7 @@
 
 #include "handlers/families.h"
 #include "handlers/reply.h"
+#include "services/nofile.h"
 
 /* Below this the registry and the output logs cannot be written for long. */
 #define MIN_FREE_BYTES (16u << 20)
@@ -24,6 +25,7 @@ static bool disk_has_room(const char *dir) {
 /* The one place that may answer 503: probes want the retry that the SDK would make of it. */
 static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     (void)req;
+    cp_err none;
     const struct {
         const char *name;
         bool ok;
@@ -33,6 +35,7 @@ static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
         {"keeper", ctx->svc->keeper != NULL},
         {"registry", ctx->svc->registry && cp_registry_healthy(ctx->svc->registry)},
         {"disk", disk_has_room(ctx->svc->state_dir)},
+        {"descriptors", cp_nofile_room(ctx->config, CP_NOFILE_START, &none) == 0},
     };
     bool ready = true;
     for (size_t i = 0; i < CP_COUNT(checks); i++) ready &= checks[i].ok;

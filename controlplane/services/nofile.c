@@ -1,14 +1,20 @@
 #include "services/nofile.h"
 
 #include "base/fd.h"
+#include "base/log.h"
 
+#include <dirent.h>
 #include <sys/eventfd.h>
+#include <sys/param.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 enum {
+    LEAST = 64,      /* the server itself has about 30 open */
     FOR_FILES = 64,  /* connections that CivetWeb has accepted and no worker has yet; the io pool's and our own files */
     FOR_STARTS = 64, /* beyond: left for connections when nothing can be started any more */
-    AT_LEAST = 128,  /* to begin with, for ourselves and for what is to be served */
+    COUNTED = 4096,
+    PER_SHELL = 64, /* of a low limit: one shell is started before it is asked for */
 };
 
 static uint64_t limit(void) {
@@ -17,23 +23,52 @@ static uint64_t limit(void) {
 }
 
 /* Each worker holds a connection, and something to be woken by. */
-static uint64_t reserve(const cp_config *c, cp_nofile_for what) {
-    return 2 * (uint64_t)c->http_workers + FOR_FILES + (what == CP_NOFILE_START ? FOR_STARTS : 0);
+static uint64_t reserve(uint64_t have, uint64_t workers, cp_nofile_for what) {
+    return 2 * workers + MIN(FOR_FILES, have / 8) + (what == CP_NOFILE_START ? MIN(FOR_STARTS, have / 8) : 0);
 }
 
-int cp_nofile_check(const cp_config *c, cp_err *err) {
-    uint64_t have = limit(), need = reserve(c, CP_NOFILE_START) + AT_LEAST;
-    if (have >= need) return 0;
-    return cp_fail(err, CP_E_LIMIT_EXCEEDED,
-                   "the limit of open files is %llu, at least %llu are needed with %lld HTTP workers (ulimit -n)",
-                   (unsigned long long)have, (unsigned long long)need, (long long)c->http_workers);
+/* How many workers leave enough for ourselves and for what is to be served. */
+static uint64_t workers_for(uint64_t have) {
+    uint64_t to_serve = MAX(40, MIN(128, have / 4));
+    return (have - to_serve - reserve(have, 0, CP_NOFILE_START)) / 2;
 }
 
-/* The kernel gives the lowest number that is free: all below it are in use. */
-int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err) {
+int cp_nofile_fit(cp_config *c, cp_err *err) {
     uint64_t have = limit();
+    if (have < LEAST)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "the limit of open files is %llu, at least %d are needed (ulimit -n)",
+                       (unsigned long long)have, LEAST);
+    c->pool_size = (int64_t)MIN((uint64_t)c->pool_size, have / PER_SHELL);
+    if ((uint64_t)c->http_workers <= workers_for(have)) return 0;
+    cp_log(CP_LOG_WARN, "server.nofile", "the limit of open files is low: there are fewer HTTP workers",
+           CP_KVI("limit", (int64_t)have), CP_KVI("wanted", c->http_workers),
+           CP_KVI("workers", (int64_t)workers_for(have)));
+    c->http_workers = (int64_t)workers_for(have);
+    return 0;
+}
+
+static uint64_t count_entries(void) {
+    uint64_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (!d) return UINT64_MAX;
+    while (readdir(d)) n++;
+    closedir(d);
+    return n - 3; /* ., .. and the folder's own */
+}
+
+/* proc_pid_fd(5): from Linux 6.2 on the size is the number of descriptors. Before, they are counted as long as there
+ * can be few. Among many, the lowest free number will do: all below it are in use, though others may be, too. */
+static uint64_t in_use(uint64_t have) {
+    struct stat st;
+    if (stat("/proc/self/fd", &st) == 0 && st.st_size > 0) return (uint64_t)st.st_size;
+    if (have <= COUNTED) return count_entries();
     cp_autofd int lowest = eventfd(0, EFD_CLOEXEC);
-    if (lowest >= 0 && (uint64_t)lowest + reserve(c, what) < have) return 0;
+    return lowest < 0 ? UINT64_MAX : (uint64_t)lowest;
+}
+
+int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err) {
+    uint64_t have = limit(), kept = reserve(have, (uint64_t)c->http_workers, what);
+    if (have == UINT64_MAX || (kept < have && in_use(have) < have - kept)) return 0;
     return cp_fail(err, CP_E_LIMIT_EXCEEDED, "too few descriptors are free (the limit of open files is %llu)",
                    (unsigned long long)have);
 }

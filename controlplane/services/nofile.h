@@ -9,7 +9,8 @@
  * to end what there is. */
 typedef enum { CP_NOFILE_CONNECTION, CP_NOFILE_START } cp_nofile_for;
 
-/* Fails when the limit is too low to serve at all; the message says how high it must be. */
-int cp_nofile_check(const cp_config *c, cp_err *err);
-/* LIMIT_EXCEEDED when there is no room. Any thread; two system calls. */
+/* Under a low limit there are fewer workers and warm shells. Fails when it is too low to serve at all; the message says
+ * how high it must be. */
+int cp_nofile_fit(cp_config *c, cp_err *err);
+/* LIMIT_EXCEEDED when there is no room. Any thread; blocks on /proc at most. */
 int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err);

@@ -1,9 +1,9 @@
 // Field cases, group "Reliability and restart".
 import assert from 'node:assert/strict';
 import { readdir } from 'node:fs/promises';
-import net from 'node:net';
-import { OFF, full, own, plainOwn, times } from '../lib/door.mjs';
-import { get, post, serverPid, until } from '../lib/server.mjs';
+import { OFF, full, own, times } from '../lib/door.mjs';
+import { connect } from '../lib/mux.mjs';
+import { serverPid, until } from '../lib/server.mjs';
 
 own('B117', 'descriptors and threads stay level over many calls', {}, async (d, s) => {
   const pid = await serverPid(s), n = full(10000, 400);
@@ -23,13 +23,24 @@ own('B117', 'descriptors and threads stay level over many calls', {}, async (d, 
   await until(async () => { const now = await count(); return now.every((v, i) => v <= before[i] + 4); }, `descriptors to be given back (${before})`);
 });
 
-plainOwn('B117', 'a flood beyond the descriptors: refused, and by itself well again', { prefix: ['prlimit', '--nofile=256:256'], args: ['--http-workers', '16'] }, async s => {
-  const flood = times(400, () => net.connect(s.port, '127.0.0.1').on('error', () => {}));
-  const tries = times(5, () => post(s, '/api/execute', { command: 'echo x', sessionId: OFF }).catch(e => e));
-  await Promise.race([Promise.all(tries), new Promise(f => setTimeout(f, 1000))]);
-  for (const k of flood) k.destroy();
-  const well = await until(async () => { const r = await post(s, '/api/execute', { command: 'echo well', sessionId: OFF }).catch(() => null); return r?.status === 200 && r; }, 'an answer');
-  assert.equal(well.body.stdout, 'well\n');
-  assert.equal((await get(s, '/readyz')).status, 200);
-  await Promise.all(tries);
+own('B117', 'a flood beyond 64 descriptors: refused, not ready meanwhile, and by itself well again', { prefix: ['prlimit', '--nofile=64:64'] }, async (d, s) => {
+  const ready = async () => { const r = await d.get('/readyz'); return [r.status, r.body.checks.descriptors]; };
+  const well = async () => (await d.exec('echo well')).body.stdout === 'well\n';
+  const held = [];
+  try {
+    assert.ok(await well());
+    assert.deepEqual(await ready(), [200, true]);
+    for (let refused; !refused;) await connect(s).then(m => held.push(m), e => { refused = e.status; assert.equal(refused, 429); });
+    assert.deepEqual(await ready(), [503, false]);
+    for (const path of ['/api/execute', '/api/execute/stream', '/api/process/start']) {
+      const r = await d.post(path, { command: 'echo no', sessionId: OFF });
+      assert.deepEqual([r.status, r.body.code], [429, 'LIMIT_EXCEEDED']);
+    }
+    assert.equal((await d.get('/healthz')).status, 200);
+    for (const m of held) m.ws.terminate();
+    await until(async () => (await ready())[1], 'room again');
+    assert.ok(await well());
+  } finally {
+    for (const m of held) m.ws.terminate();
+  }
 });
