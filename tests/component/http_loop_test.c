@@ -228,7 +228,7 @@ static void shutting_down_answers_what_waits(void **state) {
     fixture *f = *state;
     int parked = dial(f), idle = dial(f), stream = dial(f);
     put(idle, "GET /api/ping HTTP/1.1\r\n" H "\r\n");
-    response pong = get(idle); /* a worker has it, not the queue in front of them */
+    response pong = get(idle); /* a silent one the kernel keeps to itself (TCP_DEFER_ACCEPT) */
     assert_int_equal(pong.status, 200);
     free_response(&pong);
     put(parked, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
