@@ -439,24 +439,28 @@ static void enqueue_del(cp_registry *r, op_kind kind, const char *id) {
 void cp_registry_del_exec(cp_registry *r, const char *id) { enqueue_del(r, OP_DEL_EXEC, id); }
 void cp_registry_del_session(cp_registry *r, const char *id) { enqueue_del(r, OP_DEL_SESSION, id); }
 
-int cp_registry_flush(cp_registry *r, cp_err *err) {
-    pthread_mutex_lock(&r->mu);
+/* With the lock. Until all that is queued or waits has been tried once more. */
+static void await_try(cp_registry *r) {
     r->urgent |= r->blocked;
     pthread_cond_signal(&r->work);
     while (r->head || r->busy || r->urgent) pthread_cond_wait(&r->idle, &r->mu);
+}
+
+int cp_registry_flush(cp_registry *r, cp_err *err) {
+    pthread_mutex_lock(&r->mu);
+    await_try(r);
     pthread_mutex_unlock(&r->mu);
     return cp_registry_healthy(r) ? 0 : cp_fail(err, CP_E_INTERNAL_ERROR, "registry: the last write failed");
 }
 
 /* The connection is the writer's own: it sleeps while rows are read. What fn writes meanwhile is queued; applied at
- * once, INSERT OR REPLACE would move the row ahead of the scan, which would come by it again. */
-static int begin_reading(cp_registry *r, cp_err *err) {
-    if (cp_registry_flush(r, err) < 0) return -1;
+ * once, INSERT OR REPLACE would move the row ahead of the scan, which would come by it again. A disk that takes nothing
+ * can be read: a server that is started again on a full one serves, and its own first writes wait. */
+static void begin_reading(cp_registry *r) {
     pthread_mutex_lock(&r->mu);
-    while (r->busy) pthread_cond_wait(&r->idle, &r->mu);
+    await_try(r);
     r->reading = true;
     pthread_mutex_unlock(&r->mu);
-    return 0;
 }
 
 static int end_reading(cp_registry *r, int rc) {
@@ -468,18 +472,18 @@ static int end_reading(cp_registry *r, int rc) {
 }
 
 int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
-    if (begin_reading(r, err) < 0) return -1;
+    begin_reading(r);
     return end_reading(r, cp_store_each_exec(&r->db, fn, arg, err));
 }
 
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
-    if (begin_reading(r, err) < 0) return -1;
+    begin_reading(r);
     return end_reading(r, cp_store_each_session(&r->db, fn, arg, err));
 }
 
 int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *, const cp_event_row *), void *arg,
                            cp_err *err) {
-    if (begin_reading(r, err) < 0) return -1;
+    begin_reading(r);
     int rc = cp_store_first_event(&r->db, first, err);
     return end_reading(r, rc < 0 ? rc : cp_store_each_event(&r->db, fn, arg, err));
 }

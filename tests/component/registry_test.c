@@ -443,6 +443,23 @@ static void test_a_start_brings_on_a_try(void **state) {
     assert_int_equal(a.at, 1);
 }
 
+/* A server that is started again while the disk is full has to know what there is. */
+static void test_a_full_disk_can_be_read(void **state) {
+    struct fixture *f = *state;
+    int told = 0, execs = 0;
+    struct waiter a = {.counter = &told, .done.fn = on_done}, b = a;
+    put_with_event(f, "a", 1, &a);
+    run_until(f, &told, 1);
+    disk_full(true);
+    put_with_event(f, "b", 2, &b);
+    assert_int_equal(cp_registry_each_exec(f->reg, count_exec, &execs, NULL), 0);
+    assert_int_equal(execs, 1);
+    assert_int_equal(events_there(f), 1);
+    disk_full(false);
+    run_until(f, &told, 2);
+    assert_int_equal(events_there(f), 2);
+}
+
 static void test_a_close_gives_up_what_waits(void **state) {
     struct fixture *f = *state;
     int told = 0;
@@ -473,6 +490,7 @@ int main(void) {
         T(test_damaged_database_is_moved_aside),
         T(test_locked_database_is_waited_for),
         T(test_what_the_disk_does_not_take_waits_in_order),
+        T(test_a_full_disk_can_be_read),
         T(test_a_start_brings_on_a_try),
         T(test_a_close_gives_up_what_waits),
     };
