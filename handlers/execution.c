@@ -87,7 +87,7 @@ static void end(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 const cp_route cp_execution_routes[] = {
     {CP_GET, "/api/execution/{id}", CP_R_LOOP | CP_R_LASTS, "execution.get", NULL, get,
      "The result; 202 while it runs"},
-    {CP_DELETE, "/api/execution/{id}", CP_R_LOOP | CP_R_LASTS, "execution.kill", NULL, end,
+    {CP_DELETE, "/api/execution/{id}", CP_R_LOOP | CP_R_LASTS | CP_R_ENDS, "execution.kill", NULL, end,
      "Ends it with its descendants"},
     {CP_GET, "/api/execution/{id}/logs", CP_R_LOOP, "execution.logs", NULL, logs, "A piece of its output by offset"},
     {CP_GET, "/api/execution/{id}/stream", CP_R_LOOP | CP_R_LASTS, "execution.stream", NULL, stream,

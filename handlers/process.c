@@ -206,10 +206,10 @@ static void stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 const cp_route cp_process_routes[] = {
     {CP_POST, "/api/process/start", CP_R_LOOP | CP_R_BODY, "process.start", NULL, start, "Starts a background process"},
     {CP_GET, "/api/process/list", CP_R_LOOP, "process.list", NULL, cp_process_list, "All processes, running and ended"},
-    {CP_DELETE, "/api/process/kill-all", CP_R_LOOP | CP_R_LASTS, "process.killAll", NULL, cp_process_kill_all,
-     "Ends every running process"},
+    {CP_DELETE, "/api/process/kill-all", CP_R_LOOP | CP_R_LASTS | CP_R_ENDS, "process.killAll", NULL,
+     cp_process_kill_all, "Ends every running process"},
     {CP_GET, "/api/process/{id}", CP_R_LOOP, "process.get", NULL, get, "One process"},
-    {CP_DELETE, "/api/process/{id}", CP_R_LOOP | CP_R_LASTS, "process.kill", NULL, cp_process_delete,
+    {CP_DELETE, "/api/process/{id}", CP_R_LOOP | CP_R_LASTS | CP_R_ENDS, "process.kill", NULL, cp_process_delete,
      "Ends a process with its descendants"},
     {CP_GET, "/api/process/{id}/logs", CP_R_LOOP, "process.logs", NULL, logs, "What it printed, whole or by offset"},
     {CP_GET, "/api/process/{id}/stream", CP_R_LOOP | CP_R_LASTS, "process.stream", NULL, stream,

@@ -186,7 +186,7 @@ static void delete (cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 const cp_route cp_session_routes[] = {
     {CP_POST, "/api/session/create", CP_R_LOOP, "session.create", NULL, create, "Creates a session"},
     {CP_GET, "/api/session/list", CP_R_LOOP, "session.list", NULL, list, "The ids of all sessions, oldest first"},
-    {CP_POST, "/api/session/delete", CP_R_LOOP | CP_R_LASTS | CP_R_BODY_400, "session.delete", NULL, delete,
+    {CP_POST, "/api/session/delete", CP_R_LOOP | CP_R_LASTS | CP_R_ENDS | CP_R_BODY_400, "session.delete", NULL, delete,
      "Ends a session and what runs in it"},
 };
 const size_t cp_session_nroutes = CP_COUNT(cp_session_routes);

@@ -63,7 +63,7 @@ static void leave_to_loop(exchange *x, size_t sent) {
     cp_err err;
     cp_buf *out = &x->slot->out;
     must_close(x);
-    int fd = cp_slot_take(x->slot, &err);
+    int fd = cp_slot_take(x->slot, NULL, &err);
     if (fd < 0) {
         if (!sent) send_all(x->slot->fd, out->p, out->n, 0);
         return;
@@ -219,7 +219,7 @@ static void serve_parked(exchange *x, yyjson_doc **doc) {
 
 static void serve_taken(exchange *x, yyjson_doc **doc) {
     cp_err err;
-    int fd = cp_slot_take(x->slot, &err);
+    int fd = cp_slot_take(x->slot, x->match.route, &err);
     if (fd < 0) {
         refuse(x, &err);
         return;
@@ -324,7 +324,7 @@ static void upgrade(exchange *x, const cp_ws_request *rq, const cp_ws_endpoint *
         refuse_upgrade(x, &v);
         return;
     }
-    int fd = cp_slot_take(x->slot, &err);
+    int fd = cp_slot_take(x->slot, NULL, &err);
     if (fd < 0) {
         refuse(x, &err);
         return;

@@ -62,8 +62,9 @@ void cp_slot_close(cp_slot *s);
 void cp_slot_pass(cp_slot *s, bool body_done);
 /* From now on the loop cuts the connection when the worker has not finished in time; 0: finished. */
 void cp_slot_deadline(cp_slot *s, uint64_t ms_from_now);
-/* Takes the socket away from CivetWeb: new descriptor, owned by the caller, counted as a connection. -1 with err. */
-int cp_slot_take(cp_slot *s, cp_err *err);
+/* Takes the socket away from CivetWeb: new descriptor, owned by the caller, counted as a connection. -1 with err.
+ * route: what it is taken for; NULL: none. */
+int cp_slot_take(cp_slot *s, const cp_route *route, cp_err *err);
 
 /* Loop thread: the end of a taken socket; and its hand-over to somebody who counts connections himself. */
 void cp_taken_close(cp_server *srv, int *fd);

@@ -278,7 +278,7 @@ static void hand(cp_http_call *c, int fd, bool half) {
 /* When the socket cannot be taken (limits) the worker stays: no wake-up is asked for again. */
 static bool try_leave(cp_http_call *c, cp_slot *s, bool half) {
     cp_err err;
-    int fd = cp_slot_take(s, &err);
+    int fd = cp_slot_take(s, c->match.route, &err);
     if (fd < 0) return false;
     cp_arrival_hurry(s->srv->arrivals, &s->arrival); /* start comes before hand */
     hand(c, fd, half);

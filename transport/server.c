@@ -220,7 +220,7 @@ bool cp_selftest_take(cp_slot *s) {
     snprintf(want, sizeof want, "%s%016llx", selftest_path, (unsigned long long)key);
     if (!cp_str_is(s->head.target, want)) return false;
     cp_err err;
-    int fd = cp_slot_take(s, &err);
+    int fd = cp_slot_take(s, NULL, &err);
     s->answered = true;
     pthread_mutex_lock(&srv->mu);
     srv->selftest_fd = fd;

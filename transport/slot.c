@@ -121,9 +121,10 @@ void cp_slot_deadline(cp_slot *s, uint64_t ms_from_now) {
     if (change > 0) cp_supervise(s->srv);
 }
 
-int cp_slot_take(cp_slot *s, cp_err *err) {
+int cp_slot_take(cp_slot *s, const cp_route *route, cp_err *err) {
     cp_transport *t = s->srv->t;
-    if (cp_nofile_room(t->config, CP_NOFILE_CONNECTION, err) < 0) return -1;
+    bool ends = route && route->flags & CP_R_ENDS;
+    if (!ends && cp_nofile_room(t->config, CP_NOFILE_CONNECTION, err) < 0) return -1;
     if (atomic_fetch_add(&t->nconns, 1) >= (unsigned)t->config->max_connections) {
         atomic_fetch_sub(&t->nconns, 1);
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "Too many connections");
