@@ -6,6 +6,7 @@
 #include "base/id.h"
 #include "base/metrics.h"
 #include "services/exec_core.h"
+#include "services/nofile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,6 +177,14 @@ static void dispatch(cp_exec *e) {
     default_timeout(e);
 }
 
+/* It was admitted together with others, maybe many: by now these have taken their descriptors. */
+static void dispatch_late(cp_exec *e) {
+    cp_err err;
+    bool waits = e->state == CP_STATE_STARTING && !e->impl->has_exit;
+    if (waits && cp_nofile_room(e->svc->config, CP_NOFILE_START, &err) < 0) cp_exec_failed(e, &err);
+    else dispatch(e);
+}
+
 static void intent_recorded(cp_reg_done *d) {
     struct cp_row_wait *w = CP_CONTAINER(d, struct cp_row_wait, done);
     cp_exec *e = w->e;
@@ -184,7 +193,7 @@ static void intent_recorded(cp_reg_done *d) {
         cp_wrap(&err, "the execution could not be recorded");
         cp_exec_failed(e, &err);
     } else if (e->impl->listed) { /* else the services have been closed meanwhile */
-        dispatch(e);
+        dispatch_late(e);
     }
     free(w);
     cp_exec_unref(e);
@@ -194,6 +203,7 @@ static void intent_recorded(cp_reg_done *d) {
  * the intent is recorded before there is a child. */
 static void begin(cp_exec *e) {
     if (e->durable && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
+    else if (e->impl->job.user) dispatch_late(e); /* has been looked up */
     else dispatch(e);
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "services/exec_core.h"
+#include "services/nofile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -188,7 +189,8 @@ static cp_mark mark_of(const struct session_job *j) { return (cp_mark){.spawn = 
 static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
     if (j->kind == JOB_SYNC || j->kind == JOB_EXPORTS) return begin_internal(s, j, err);
-    if (open_channels(s, j, err) < 0) return -1;
+    /* It was admitted before the sessions that came with it had started their shells. */
+    if (cp_nofile_room(s->svc->config, CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
     write_record(s, j, &text);
     j->temp_cwd = cp_exec_job_of(j->exec)->cwd != NULL;
     j->begin_ticks = ticks_now();

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "services/files_impl.h"
+#include "services/nofile.h"
 
 enum { SETUP_MS = 10000 };
 
@@ -45,6 +46,7 @@ static int fail_watch(cp_err *err, int sys, const char *path) {
 }
 
 static int open_inotify(cp_watcher *w, cp_err *err) {
+    if (cp_nofile_room(w->svc->config, CP_NOFILE_START, err) < 0) return -1;
     w->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (w->fd >= 0) return 0;
     if (errno == EMFILE)

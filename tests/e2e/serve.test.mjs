@@ -2,7 +2,7 @@
 import { test, describe } from 'node:test';
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -69,6 +69,28 @@ test('descriptors that run out: starts and connections are refused, health answe
     for (let i = 1; i < n; i++) await post(s, '/api/session/delete', { sessionId: `fd${i}` });
     await until(async () => (await X('again')).status === 200, 'room for another');
   } finally { for (const m of held) await m.close(); await s.stop(); }
+});
+
+// All are admitted before the first has opened anything.
+for (const [what, limit, one] of [
+  ['starts', 64, (m, i) => m.post('/api/process/start', { command: 'sleep 1000', processId: `p${i}`, sessionId: OFF })],
+  ['commands of new sessions', 272, (m, i) => m.post('/api/execute', { command: 'echo on', sessionId: `s${i}` })],
+  ['watchers', 64, (m, i) => m.post('/api/watch/check', { path: '.', exclude: [`x${i}`] })],
+]) test(`many ${what} at once leave what a client needs to be heard, and to end something`, async () => {
+  const s = await start({ prefix: nofile(limit), args: ['--http-workers', '4'] });
+  let other;
+  const m = await connect(s);
+  try {
+    assert.equal((await post(s, '/api/process/start', { command: 'sleep 1000', processId: 'first', sessionId: OFF })).status, 200);
+    const all = await Promise.all(Array.from({ length: 200 }, (_, i) => one(m, i)));
+    assert.ok(all.some(r => r.status === 429));
+    for (const r of all) if (r.status !== 200) assert.deepEqual([r.status, r.body.code], [429, 'LIMIT_EXCEEDED'], JSON.stringify(r.body));
+    other = await connect(s);
+    const open = (await readdir(`/proc/${await serverPid(s)}/fd`)).length;
+    assert.ok(open <= limit - 8 - Math.trunc(limit / 8), `${open} are open`);
+    const r = await del(s, '/api/process/first');
+    assert.equal(r.status, 200, JSON.stringify(r.body));
+  } finally { await m.close(); await other?.close(); await s.stop(); }
 });
 
 test('a port that is taken ends the start with its name', async () => {
