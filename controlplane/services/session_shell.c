@@ -232,13 +232,13 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
         before = s->inbox.n;
         on_report(&s->status_io, EPOLLIN);
     }
+    if (s->deleted && !s->keep) session_kill_all(s); /* what was being forked when the shell was killed */
     s->shell = SHELL_NONE;
     cp_close(&s->script);
     cp_io_del(s->svc->loop, &s->status_io);
     cp_buf_clear(&s->inbox);
     cp_timer_stop(s->svc->loop, &s->interrupt);
     cp_metric_add(CP_M_SESSIONS, -1);
-    if (s->deleted && !s->keep) session_kill_all(s); /* what was being forked when the shell was killed */
     session_shell_ended(s, x);
 }
 
@@ -251,10 +251,12 @@ static void kill_these(const cp_tree *t) {
     for (size_t i = 0; i < t->n; i++) (void)cp_proc_signal(&t->v[i], SIGKILL);
 }
 
+/* A shell that has ended a while ago is known by its mark alone: its number may be that of a stranger's session now. */
 void session_kill_all(struct cp_session *s) {
     cp_tree all = {0}, mine = {0};
+    pid_t shell = s->shell == SHELL_NONE ? 0 : s->child.pid;
     if (cp_tree_snapshot(&all) == 0)
-        cp_tree_collect(&mine, &all, s->child.pid, s->child.start_time, &(cp_mark){.spawn = s->mark});
+        cp_tree_collect(&mine, &all, shell, s->child.start_time, &(cp_mark){.spawn = s->mark});
     kill_these(&mine);
     cp_tree_free(&mine);
     cp_tree_free(&all);

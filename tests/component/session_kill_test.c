@@ -2,6 +2,9 @@
  * shared field cases. */
 #include "component/session_fixture.h"
 
+#include <sys/socket.h>
+#include <sys/wait.h>
+
 /* ---- timeouts ---- */
 
 static void a_timeout_ends_the_command_only(void **state) { /* B016 */
@@ -165,6 +168,36 @@ static void deletion_finds_daemons(void **state) {
     assert_true(cp_proc_alive(&k));
 }
 
+/* In a session of its own whose leader has ended: says back what it is told, as long as it lives. */
+static void echo(int fd) {
+    char byte;
+    setsid();
+    if (fork() == 0)
+        while (read(fd, &byte, 1) == 1 && write(fd, &byte, 1) == 1) continue;
+    _exit(0);
+}
+
+/* The shell has ended long ago, and its number has been given anew. */
+static void deletion_spares_strangers(void **state) {
+    (void)state;
+    int fd[2];
+    char byte = 'x';
+    expect_end("a", "exit 3", 3, "");
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    pid_t leader = fork();
+    if (leader == 0) {
+        close(fd[0]);
+        echo(fd[1]);
+    }
+    close(fd[1]);
+    assert_int_equal(waitpid(leader, NULL, 0), leader);
+    session("a")->child.pid = leader;
+    delete_("a", false);
+    assert_int_equal(write(fd[0], &byte, 1), 1);
+    assert_int_equal(read(fd[0], &byte, 1), 1); /* not the end: it has not been killed */
+    close(fd[0]);
+}
+
 /* With --child-user the shell cannot enter the state folder, so its own is elsewhere. */
 static int setup_child_user(void **state) {
     (void)state;
@@ -207,6 +240,7 @@ int main(void) {
         FX_TEST(daemons_die_with_their_command),
         FX_TEST(a_command_may_set_the_limit),
         FX_TEST(deletion_finds_daemons),
+        FX_TEST(deletion_spares_strangers),
         FX_TEST(a_shell_that_cannot_be_interrupted_is_replaced),
         FX_TEST(a_queued_command_has_a_deadline),
         FX_TEST(default_timeout_of_a_session),
