@@ -3,15 +3,6 @@
 
 #include <stdlib.h>
 
-/* Fields of the chunked upload: ignoring them would write a piece as if it were the file. */
-static int refuse_upload(const cp_request *req, cp_err *err) {
-    static const char *const fields[] = {"uploadId", "offset", "final"};
-    for (size_t i = 0; i < CP_COUNT(fields); i++)
-        if (yyjson_obj_get(req->body, fields[i]))
-            return cp_fail(err, CP_E_NOT_SUPPORTED, "%s: chunked upload is not supported", fields[i]);
-    return 0;
-}
-
 static int bad_base64(cp_result *res, cp_str path) {
     cp_err err;
     cp_fail(&err, CP_E_VALIDATION_FAILED,
@@ -31,20 +22,22 @@ static int options(const cp_request *req, cp_write_spec *spec, cp_err *err) {
         cp_json_bool(req->body, "atomic", &spec->atomic, err) < 0 ||
         cp_json_bool(req->body, "append", &spec->append, err) < 0)
         return -1;
-    return refuse_upload(req, err);
+    return 0;
 }
 
 int cp_files_write(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
     cp_files_path p;
     cp_write_spec spec = {0};
+    cp_files_piece piece = {0};
     cp_autobuf cp_buf bytes = {0};
     if (cp_files_path_arg(ctx, req, "path", "file.write", &p, res) < 0) return 0;
-    if (options(req, &spec, err) < 0) return -1;
+    if (options(req, &spec, err) < 0 || cp_files_piece_args(req, &spec, &piece, err) < 0) return -1;
     if (cp_json_str(req->body, "content", true, &spec.data, err) < 0) return -1;
     if (cp_str_is(cp_files_body_str(req, "encoding"), "base64")) {
         if (cp_base64_decode(&bytes, spec.data) < 0) return bad_base64(res, p.given);
         spec.data = cp_buf_str(&bytes);
     }
+    if (piece.id.p) return cp_files_upload(ctx, &p, &spec, &piece, res);
     if (cp_file_write(&p.where, &spec, err) < 0)
         return cp_files_sdk_error(res, err, "file.write", p.given, "Failed to write file");
     cp_jw w = cp_success_begin(res);

@@ -67,6 +67,11 @@ typedef struct cp_stage {
 int cp_stage_open(cp_stage *s, const cp_where *w, bool parents, cp_err *err); /* stage->fd is then writable */
 int cp_stage_commit(cp_stage *s, const cp_owner *owner, bool sync, struct stat *st, cp_err *err);
 void cp_stage_abort(cp_stage *s);
+/* A stage that outlives its request: open_as makes the temporary file under this name (`create`: it must not be there),
+ * or opens it again (ENOENT in err->sys: it is not); missing parents are created with it. keep closes the stage and
+ * leaves the file. */
+int cp_stage_open_as(cp_stage *s, const cp_where *w, const char *temp, bool create, cp_err *err);
+void cp_stage_keep(cp_stage *s);
 #define cp_autostage __attribute__((cleanup(cp_stage_abort)))
 
 /* ---- moving and copying ---- */

@@ -63,13 +63,35 @@ static int stage_find(cp_stage *s, const cp_where *w, bool parents) {
     return 0;
 }
 
-int cp_stage_open(cp_stage *s, const cp_where *w, bool parents, cp_err *err) {
+/* Finds the target, and refuses what must not be replaced. */
+static int stage_begin(cp_stage *s, const cp_where *w, bool parents, cp_err *err) {
     if (stage_find(s, w, parents) < 0) return cp_file_fail(err, errno, "open", w->full);
     if (s->exists && !S_ISREG(s->old.st_mode))
         return cp_fail(err, CP_E_FILESYSTEM_ERROR, "Not a regular file (pipe, device or socket): %s", w->full);
     if (s->exists && faccessat(s->dir, s->name, W_OK, AT_EACCESS) < 0) return cp_file_fail(err, errno, "open", w->full);
+    return 0;
+}
+
+int cp_stage_open(cp_stage *s, const cp_where *w, bool parents, cp_err *err) {
+    if (stage_begin(s, w, parents, err) < 0) return -1;
     if (create_temp(s) < 0) return cp_file_fail(err, errno, "open", w->full);
     return 0;
+}
+
+int cp_stage_open_as(cp_stage *s, const cp_where *w, const char *temp, bool create, cp_err *err) {
+    int flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
+    if (create && stage_begin(s, w, true, err) < 0) return -1;
+    if (!create && find_target(s, w, false) < 0) return cp_file_fail(err, errno, "open", w->full);
+    s->exists = fstatat(s->dir, s->name, &s->old, AT_SYMLINK_NOFOLLOW) == 0;
+    s->fd = openat(s->dir, temp, flags, 0666);
+    if (s->fd < 0) return cp_file_fail(err, errno, "open", w->full);
+    snprintf(s->temp, sizeof s->temp, "%s", temp);
+    return 0;
+}
+
+void cp_stage_keep(cp_stage *s) {
+    s->temp[0] = 0;
+    cp_stage_abort(s);
 }
 
 /* Owner before mode: chown takes the set-id bits away. 0 or -1 with errno. */

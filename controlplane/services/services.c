@@ -4,6 +4,7 @@
 #include "services/events.h"
 #include "services/exec_core.h"
 #include "services/session.h"
+#include "services/upload.h"
 #include "services/watch.h"
 
 #include <errno.h>
@@ -97,6 +98,12 @@ static void close_execs(cp_services *s) {
     cp_output_drains_close(s->loop);
 }
 
+static int open_uploads(cp_services *s, cp_err *err) {
+    if (!s->files) return 0;
+    s->uploads = cp_uploads_open(s, err);
+    return s->uploads ? 0 : -1;
+}
+
 /* ---- all ---- */
 
 void cp_services_held(cp_services *s, const cp_held *h) {
@@ -115,13 +122,15 @@ void cp_services_held(cp_services *s, const cp_held *h) {
 int cp_services_open(cp_services *s, cp_err *err) {
     (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
     if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&
-        cp_sessions_open(s, err) == 0)
+        cp_sessions_open(s, err) == 0 && open_uploads(s, err) == 0)
         return 0;
     cp_services_close(s);
     return -1;
 }
 
 void cp_services_close(cp_services *s) {
+    cp_uploads_close(s->uploads);
+    s->uploads = NULL;
     cp_watches_close(s);
     /* Rows under way call back: let them, while there is something to call. */
     if (s->registry && s->execs && cp_registry_flush(s->registry, NULL) == 0) (void)cp_loop_once(s->loop, 0);

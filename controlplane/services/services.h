@@ -12,6 +12,7 @@ struct cp_pool;
 struct cp_files;
 struct cp_watches;
 struct cp_events;
+struct cp_uploads;
 
 typedef struct cp_services {
     cp_loop *loop;
@@ -28,6 +29,7 @@ typedef struct cp_services {
     struct cp_files *files;       /* services/files.c: cp_files_open(config->file_root), before any request */
     struct cp_watches *watches;   /* services/watch.c: made when first needed */
     struct cp_events *events;     /* services/events.c */
+    struct cp_uploads *uploads;   /* services/upload.c; NULL without files */
     unsigned generation;          /* how often the keeper has started this server again */
     bool draining;                /* refuse new work */
 } cp_services;

@@ -1,9 +1,9 @@
 // Field cases, group "Files", as far as the routes exist. The confinement to a root (B083) is in ../safety.test.mjs.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { open, readFile, stat } from 'node:fs/promises';
+import { open, readFile, readdir, stat } from 'node:fs/promises';
 import { ASAN, full, group, memory, times } from '../lib/door.mjs';
-import { serverPid } from '../lib/server.mjs';
+import { get, gone, serverPid, until } from '../lib/server.mjs';
 
 const sha = b => createHash('sha256').update(b).digest('hex');
 const pattern = n => { const b = Buffer.alloc(n); for (let i = 0; i < n; i++) b[i] = (i * 31 + (i >> 8)) & 255; return b; };
@@ -61,6 +61,41 @@ group('files', {}, ({ both, plain }) => {
     const all = await Promise.all(times(580, i => d.post('/api/write', { path: `${s.workspace}/b086-${d.name}/${i % 20}/${i}`, content: 'file ' + i })));
     for (const r of all) assert.equal(r.status, 200);
     for (let i = 0; i < 580; i += 29) assert.equal(await readFile(`${s.workspace}/b086-${d.name}/${i % 20}/${i}`, 'utf8'), 'file ' + i);
+  });
+
+  both('B088', 'a large copy that is cut goes on at the offset that the server names, also a new one', async (d, s) => {
+    const data = pattern(full(500 << 20, 3 << 20)), f = `${s.workspace}/b088-${d.name}`, id = 'b088-' + d.name, step = full(4 << 20, 256 << 10);
+    const send = (door, at) => door.post('/api/write', { path: f, uploadId: id, offset: at, final: at + step >= data.length,
+      content: data.subarray(at, at + step).toString('base64'), encoding: 'base64' });
+    let at = 0, door = d, last;
+    for (let n = 0; at < data.length; n++) {
+      if (n === 3) { // the connection goes, the reply with it
+        send(door, at).catch(() => {});
+        door.cut();
+        const pid = await serverPid(s);
+        process.kill(pid, 'SIGKILL');
+        await gone(pid);
+        const st = await until(() => get(s, '/api/files/upload/' + id).catch(() => null), 'the next server');
+        assert.equal(st.status, 200, JSON.stringify(st.body));
+        assert.deepEqual([st.body.path, st.body.complete], [f, false]);
+        assert.ok(st.body.size >= at, 'what was acknowledged is there');
+        door = await d.another();
+        at = st.body.size;
+      }
+      last = await send(door, at);
+      assert.equal(last.status, 200, JSON.stringify(last.body));
+      at = last.body.size;
+      if (n === 1) { // the same piece again: told where to go on
+        const again = await send(door, 0);
+        assert.equal(again.status, 409);
+        if (d.name === 'http') assert.deepEqual([again.body.code, again.body.context.size], ['OFFSET_CONFLICT', at]);
+        await assert.rejects(stat(f), { code: 'ENOENT' });
+      }
+    }
+    assert.deepEqual([last.body.complete, last.body.size], [true, data.length]);
+    assert.equal(sha(await readFile(f)), sha(data));
+    assert.deepEqual((await readdir(s.workspace)).filter(n => n.startsWith('.conflux-')), []);
+    if (door !== d) await door.close();
   });
 
   both('B087', 'a part of a huge file is read alone', async (d, s) => {

@@ -1,0 +1,39 @@
+#pragma once
+/* Shared by upload*.c. See upload.c for the design. */
+#include <stdatomic.h>
+
+#include "services/files_impl.h"
+#include "services/upload.h"
+
+struct cp_uploads {
+    cp_services *svc;
+    int dir;                     /* <state>/uploads */
+    _Atomic int64_t open, bytes; /* unfinished ones, as of the last sweep and what came since */
+    atomic_flag sweeping;
+    cp_timer timer;
+    cp_work work; /* the sweep on the io pool */
+    bool working, closed;
+};
+
+/* A record, locked while it is open. */
+typedef struct cp_upload {
+    int fd;
+    char file[CP_UPLOAD_ID_MAX + 3]; /* its name in the folder */
+    bool begun;                      /* it says what it is about */
+    char temp[40], full[CP_PATH_MAX];
+    off_t head;   /* length of that part */
+    bool last;    /* all has been received, the rename was next */
+    bool present; /* the temporary file is there */
+    time_t moved; /* when it last grew */
+    cp_upload_state state;
+} cp_upload;
+#define CP_UPLOAD_EMPTY ((cp_upload){.fd = -1})
+static inline void cp_autoupload_(cp_upload *p) { cp_close(&p->fd); }
+#define cp_autoupload __attribute__((cleanup(cp_autoupload_)))
+
+/* CREATE: it need not be there; WAIT for the lock; TRY: EWOULDBLOCK when somebody has it; PEEK: read it without. */
+typedef enum { CP_UPLOAD_CREATE, CP_UPLOAD_WAIT, CP_UPLOAD_TRY, CP_UPLOAD_PEEK } cp_upload_how;
+/* Opens, locks and reads a record. 1; 0 when there is none; -1 with errno. */
+int cp_upload_open(const cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out);
+/* The record and its temporary file; the counts are the caller's. */
+void cp_upload_remove(const cp_uploads *u, cp_upload *p);

@@ -1,0 +1,280 @@
+/* Chunked upload (conflux-additions.md, "Files"), by its handlers, with servers that come and go. */
+#include "tests/component/files_fixture.h"
+
+#include <time.h>
+
+#include "component/config_fixture.h"
+#include "services/upload.h"
+
+static char state_dir[64];
+
+static void server_starts(void) {
+    cp_err err = {0};
+    fx.svc.uploads = cp_uploads_open(&fx.svc, &err);
+    if (!fx.svc.uploads) fail_msg("%s", err.msg);
+}
+
+static void server_ends(void) {
+    cp_uploads_close(fx.svc.uploads);
+    cp_workers_free(fx.svc.workers);
+    while (cp_loop_once(fx.svc.loop, 0) > 0) continue;
+}
+
+static int setup(void **state) {
+    cp_err err = {0};
+    if (fx_setup(state) < 0) return -1;
+    config_defaults(&fx.config);
+    temp_dir_new(state_dir, "conflux-uploads");
+    fx.svc.state_dir = state_dir;
+    fx.svc.loop = cp_loop_new(&err);
+    fx.svc.workers = cp_workers_new(fx.svc.loop, 1, &err);
+    server_starts();
+    return 0;
+}
+
+static int teardown(void **state) {
+    server_ends();
+    cp_loop_free(fx.svc.loop);
+    assert_int_equal(temp_dir_remove(state_dir), 0);
+    return fx_teardown(state);
+}
+
+static void server_restarts(void) {
+    cp_err err = {0};
+    server_ends();
+    fx.svc.workers = cp_workers_new(fx.svc.loop, 1, &err);
+    server_starts();
+}
+
+static int put(const char *id, const char *name, int offset, const char *text, bool final) {
+    return fx_post("/api/write",
+                   "{\"path\":\"@/%s\",\"content\":\"%s\",\"uploadId\":\"%s\",\"offset\":%d,\"final\":%s}", name, text,
+                   id, offset, final ? "true" : "false");
+}
+
+static int get(const char *id) {
+    cp_request req = {.method = CP_GET, .params = {cp_str_of(id)}};
+    return fx_serve(fx_route(CP_GET, "/api/files/upload/{uploadId}"), &req);
+}
+
+static bool flag(const char *path) { return yyjson_get_bool(fx_get(path)); }
+
+/* Names in the folder of the files that no list shows: the temporary files. */
+static unsigned temporaries(void) {
+    unsigned n = 0;
+    cp_autodir DIR *d = opendir(fx.dir);
+    for (struct dirent *e; (e = cp_dir_next(d));) n += strncmp(e->d_name, ".conflux-", 9) == 0;
+    return n;
+}
+
+static void temporary_path(char out[CP_PATH_MAX]) {
+    cp_autodir DIR *d = opendir(fx.dir);
+    for (struct dirent *e; (e = cp_dir_next(d));)
+        if (strncmp(e->d_name, ".conflux-", 9) == 0) snprintf(out, CP_PATH_MAX, "%s/%s", fx.dir, e->d_name);
+}
+
+static void aged(const char *path, time_t seconds) {
+    struct timespec t[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};
+    assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
+}
+
+static void in_pieces(void **state) {
+    (void)state;
+    assert_int_equal(put("u1", "new/f", 0, "hello ", false), 200);
+    assert_int_equal(fx_num("size"), 6);
+    assert_false(flag("complete"));
+    assert_false(fx_there("new/f"));
+    assert_int_equal(put("u1", "new/f", 6, "world", true), 200);
+    assert_int_equal(fx_num("size"), 11);
+    assert_true(flag("complete"));
+    fx_holds("new/f", "hello world", 11);
+    assert_int_equal(fx_entries("new"), 1);
+    assert_int_equal(get("u1"), 200);
+    assert_true(flag("complete"));
+    assert_string_equal(fx_str("path"), fx_path("new/f"));
+}
+
+static void the_old_file_until_the_last_piece(void **state) {
+    (void)state;
+    fx_put("f", "old", 3, 0640);
+    assert_int_equal(put("u", "f", 0, "new ", false), 200);
+    fx_holds("f", "old", 3);
+    assert_int_equal(put("u", "f", 4, "text", true), 200);
+    fx_holds("f", "new text", 8);
+    assert_int_equal(fx_mode("f"), 0640);
+}
+
+static void another_offset_is_told_the_size(void **state) {
+    (void)state;
+    assert_int_equal(put("u", "f", 5, "x", false), 409);
+    assert_int_equal(fx_num("context.size"), 0);
+    assert_string_equal(fx_str("context.path"), fx_path("f"));
+    assert_int_equal(put("u", "f", 0, "abc", false), 200);
+    const int wrong[] = {0, 1, 4, 2000000000};
+    for (size_t i = 0; i < CP_COUNT(wrong); i++) {
+        assert_int_equal(put("u", "f", wrong[i], "zzz", false), 409);
+        assert_string_equal(fx_str("code"), "OFFSET_CONFLICT");
+        assert_int_equal(fx_num("context.size"), 3);
+        assert_string_equal(fx_str("context.uploadId"), "u");
+    }
+    assert_int_equal(put("u", "f", 3, "def", true), 200);
+    fx_holds("f", "abcdef", 6);
+}
+
+static void the_last_piece_may_come_again(void **state) {
+    (void)state;
+    assert_int_equal(put("u", "f", 0, "abc", false), 200);
+    assert_int_equal(put("u", "f", 3, "de", true), 200);
+    assert_int_equal(put("u", "f", 3, "de", true), 200);
+    assert_int_equal(fx_num("size"), 5);
+    assert_int_equal(put("u", "f", 0, "abc", false), 409);
+    assert_true(flag("context.complete"));
+    assert_int_equal(put("u", "f", 5, "more", true), 409);
+    fx_holds("f", "abcde", 5);
+}
+
+static void over_a_restart(void **state) {
+    (void)state;
+    assert_int_equal(put("u", "f", 0, "one ", false), 200);
+    server_restarts();
+    assert_int_equal(get("u"), 200);
+    assert_int_equal(fx_num("size"), 4);
+    assert_false(flag("complete"));
+    assert_int_equal(put("u", "f", 4, "two", true), 200);
+    server_restarts();
+    assert_int_equal(get("u"), 200);
+    assert_true(flag("complete"));
+    assert_int_equal(fx_num("size"), 7);
+    fx_holds("f", "one two", 7);
+}
+
+/* Killed in the middle of a piece: what is in the file counts, not what was acknowledged. */
+static void the_file_is_the_state(void **state) {
+    (void)state;
+    char temp[CP_PATH_MAX] = "";
+    assert_int_equal(put("u", "f", 0, "abc", false), 200);
+    temporary_path(temp);
+    cp_autofd int fd = open(temp, O_WRONLY | O_APPEND | O_CLOEXEC);
+    assert_int_equal(write(fd, "de", 2), 2);
+    assert_int_equal(put("u", "f", 3, "defg", false), 409);
+    assert_int_equal(fx_num("context.size"), 5);
+    assert_int_equal(put("u", "f", 5, "fg", true), 200);
+    fx_holds("f", "abcdefg", 7);
+}
+
+static void fields_are_checked(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"\"offset\":0", "offset"},
+        {"\"final\":true", "final"},
+        {"\"uploadId\":\"a/b\",\"offset\":0", "uploadId"},
+        {"\"uploadId\":\"\",\"offset\":0", "uploadId"},
+        {"\"uploadId\":\"u\"", "offset"},
+        {"\"uploadId\":\"u\",\"offset\":-1", "offset"},
+        {"\"uploadId\":\"u\",\"offset\":0,\"append\":true", "append"},
+        {"\"uploadId\":\"u\",\"offset\":0,\"atomic\":false", "atomic"},
+        {"\"uploadId\":\"u\",\"offset\":0,\"final\":1", "final"},
+    };
+    for (size_t i = 0; i < CP_COUNT(bad); i++) {
+        assert_int_equal(fx_post("/api/write", "{\"path\":\"@/f\",\"content\":\"x\",%s}", bad[i][0]), 400);
+        assert_string_equal(fx_str("context.validationErrors.0.field"), bad[i][1]);
+    }
+    assert_int_equal(put("u", "f", 0, "x", false), 200);
+    assert_int_equal(put("u", "other", 1, "x", false), 400);
+    assert_string_equal(fx_str("context.validationErrors.0.field"), "uploadId");
+    assert_int_equal(get("nobody"), 404);
+    assert_string_equal(fx_str("code"), "UPLOAD_NOT_FOUND");
+    assert_int_equal(get("..%2Fx"), 404);
+}
+
+static void confined_to_the_root(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(fx_path("in"), 0755), 0);
+    assert_int_equal(symlink("../", fx_path("in/up")), 0);
+    fx_root(fx_path("in"));
+    assert_int_equal(put("u", "out", 0, "x", true), 403);
+    assert_int_equal(put("u", "in/up/out", 0, "x", true), 403);
+    assert_false(fx_there("out"));
+    assert_int_equal(put("u", "in/f", 0, "x", true), 200);
+    fx_holds("in/f", "x", 1);
+}
+
+static void a_full_disk_leaves_nothing_or_what_was_there(void **state) {
+    (void)state;
+    disk_full(true);
+    int status = put("u", "f", 0, "abcdef", true);
+    disk_full(false);
+    assert_int_equal(status, 500);
+    assert_string_equal(fx_str("code"), "NO_SPACE");
+    assert_false(fx_there("f"));
+    assert_int_equal(temporaries(), 0);
+    assert_int_equal(get("u"), 404);
+    assert_int_equal(put("v", "f", 0, "abc", false), 200);
+    disk_full(true);
+    assert_true(put("v", "f", 3, "def", true) >= 400);
+    disk_full(false);
+    assert_int_equal(get("v"), 200);
+    assert_int_equal(fx_num("size"), 3);
+    assert_int_equal(put("v", "f", 3, "def", true), 200);
+    fx_holds("f", "abcdef", 6);
+}
+
+static void too_many(void **state) {
+    (void)state;
+    char temp[CP_PATH_MAX] = "";
+    fx.config.max_uploads = 2;
+    assert_int_equal(put("u1", "f1", 0, "x", false), 200);
+    temporary_path(temp);
+    assert_int_equal(put("u2", "f2", 0, "x", false), 200);
+    assert_int_equal(put("u3", "f3", 0, "x", false), 429);
+    assert_string_equal(fx_str("code"), "LIMIT_EXCEEDED");
+    assert_int_equal(put("u1", "f1", 1, "y", false), 200); /* those that are there go on */
+    aged(temp, CP_UPLOAD_IDLE_S + 1);
+    assert_int_equal(put("u3", "f3", 0, "x", false), 200); /* in the place of the one that was left */
+    assert_int_equal(get("u1"), 404);
+    assert_int_equal(get("u2"), 200);
+    assert_int_equal(temporaries(), 2);
+}
+
+static void too_many_bytes(void **state) {
+    (void)state;
+    fx.config.upload_bytes = 8;
+    assert_int_equal(put("u1", "f1", 0, "12345", false), 200);
+    assert_int_equal(put("u2", "f2", 0, "6789", false), 429);
+    assert_int_equal(put("u1", "f1", 5, "678", true), 200);
+    assert_int_equal(put("u2", "f2", 0, "6789", false), 200); /* what is published does not count */
+}
+
+static void abandoned_ones_go(void **state) {
+    (void)state;
+    char temp[CP_PATH_MAX] = "";
+    assert_int_equal(put("u", "f", 0, "x", false), 200);
+    temporary_path(temp);
+    aged(temp, fx.config.upload_age - 60);
+    cp_uploads_sweep(fx.svc.uploads, 0, 0);
+    assert_int_equal(get("u"), 200);
+    aged(temp, fx.config.upload_age + 1);
+    server_restarts();
+    server_restarts(); /* the first one's sweep has run when it has ended */
+    assert_int_equal(get("u"), 404);
+    assert_int_equal(temporaries(), 0);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(in_pieces),
+        T(the_old_file_until_the_last_piece),
+        T(another_offset_is_told_the_size),
+        T(the_last_piece_may_come_again),
+        T(over_a_restart),
+        T(the_file_is_the_state),
+        T(fields_are_checked),
+        T(confined_to_the_root),
+        T(a_full_disk_leaves_nothing_or_what_was_there),
+        T(too_many),
+        T(too_many_bytes),
+        T(abandoned_ones_go),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
