@@ -26,5 +26,7 @@ const cp_route cp_files_routes[] = {
     POST_IO("/api/files/chmod", "file.chmod", cp_files_chmod, "Change permission bits"),
     POST_IO("/api/files/chown", "file.chown", cp_files_chown, "Change the owner"),
     POST_IO("/api/files/copy", "file.copy", cp_files_copy, "Copy a file or folder, as cp"),
+    POST_IO("/api/files/replace", "file.replace", cp_files_replace, "Replace texts in a file, all or none"),
+    POST_IO("/api/files/batch", "file.batch", cp_files_batch, "Many file operations, a result for each"),
 };
 const size_t cp_files_nroutes = CP_COUNT(cp_files_routes);

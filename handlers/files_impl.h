@@ -9,7 +9,10 @@ enum { CP_FILE_CHUNK = 65535 };
     X(read)                                                                                                            \
     X(write)                                                                                                           \
     X(delete)                                                                                                          \
-    X(rename) X(move) X(mkdir) X(list) X(exists) X(raw_get) X(raw_put) X(stat) X(chmod) X(chown) X(copy) X(upload_get)
+    X(rename)                                                                                                          \
+    X(move)                                                                                                            \
+    X(mkdir) X(list) X(exists) X(raw_get) X(raw_put) X(stat) X(chmod) X(chown) X(copy) X(upload_get) X(replace)        \
+        X(batch)
 #define X(name) int cp_files_##name(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err);
 CP_FILES_HANDLERS(X)
 #undef X

@@ -63,6 +63,19 @@ group('files', {}, ({ both, plain }) => {
     for (let i = 0; i < 580; i += 29) assert.equal(await readFile(`${s.workspace}/b086-${d.name}/${i % 20}/${i}`, 'utf8'), 'file ' + i);
   });
 
+  both('B086', '580 small files in one batch, a status for each', async (d, s) => {
+    const dir = `${s.workspace}/b086-batch-${d.name}`;
+    await d.post('/api/write', { path: `${dir}/blocked`, content: 'a file' });
+    const at = i => (i % 100 === 99 ? `${dir}/blocked/${i}` : `${dir}/${i % 20}/${i}`); // every hundredth cannot be
+    const r = await d.post('/api/files/batch', { operations: times(580, i => ({ path: '/api/write', body: { path: at(i), content: 'file ' + i } })) });
+    assert.equal(r.status, 200, JSON.stringify(r.body).slice(0, 300));
+    assert.deepEqual(r.body.results.map(x => x.status === 200), times(580, i => i % 100 !== 99));
+    assert.deepEqual([r.body.failed, r.body.results[99].body.code], [5, 'FILESYSTEM_ERROR']);
+    for (let i = 0; i < 580; i++) if (i % 100 !== 99) assert.equal(await readFile(at(i), 'utf8'), 'file ' + i);
+    const back = await d.post('/api/files/batch', { operations: times(580, i => ({ path: '/api/read', body: { path: at(i), encoding: 'utf-8' } })) });
+    assert.deepEqual(back.body.results.map(x => x.body.content ?? x.status), times(580, i => (i % 100 === 99 ? 404 : 'file ' + i)));
+  });
+
   both('B088', 'a large copy that is cut goes on at the offset that the server names, also a new one', async (d, s) => {
     const data = pattern(full(500 << 20, 3 << 20)), f = `${s.workspace}/b088-${d.name}`, id = 'b088-' + d.name, step = full(4 << 20, 256 << 10);
     const send = (door, at) => door.post('/api/write', { path: f, uploadId: id, offset: at, final: at + step >= data.length,
