@@ -113,6 +113,7 @@ void cp_exec_publish_told(cp_exec *e, const cp_exec_row *row); /* what a former 
 
 /* exec_kill.c */
 void cp_exec_kills_close(cp_services *s);
+cp_tree *cp_exec_procs(cp_services *s); /* a snapshot, shared by all kills of this moment; valid until the next call */
 
 /* exec_stdin.c */
 void cp_exec_stdin_stop(cp_exec *e);

@@ -34,6 +34,7 @@ struct cp_kill {
     struct cp_kill *prev, *next;
     int sig;
     uint64_t kill_at, give_up_at; /* 0: not yet known */
+    uint64_t dead_at;             /* since when nothing seen is alive; 0: something is */
     bool killing;                 /* past the grace */
     unsigned idle;                /* polls that found nothing alive and no exit */
     bool unwedged;
@@ -48,8 +49,9 @@ static void poll_kill(cp_timer *t);
 
 /* One look at /proc serves all kills of a round (ending hundreds of processes took a look at all of them for each, and
  * held the loop for seconds). What starts meanwhile is met by the next look: a kill looks until all are gone. */
-static cp_tree *procs(struct cp_execs *x) {
-    uint64_t now = cp_loop_now(x->svc->loop);
+cp_tree *cp_exec_procs(cp_services *s) {
+    struct cp_execs *x = s->execs;
+    uint64_t now = cp_loop_now(s->loop);
     if (x->procs.n && x->procs_at == now) return &x->procs;
     cp_tree_free(&x->procs);
     if (cp_tree_snapshot(&x->procs) < 0) cp_tree_free(&x->procs);
@@ -60,7 +62,7 @@ static cp_tree *procs(struct cp_execs *x) {
 static void collect(cp_exec *e, cp_tree *out) {
     if (e->state == CP_STATE_STARTING) return;
     if (e->impl->backend && e->impl->backend->collect) e->impl->backend->collect(e, out);
-    else if (e->pid > 1) cp_tree_collect(out, procs(e->svc->execs), e->pid, e->pid_start, &e->mark);
+    else if (e->pid > 1) cp_tree_collect(out, cp_exec_procs(e->svc), e->pid, e->pid_start, &e->mark);
 }
 
 static bool knows(const cp_tree *t, const cp_proc *p) {
@@ -69,9 +71,10 @@ static bool knows(const cp_tree *t, const cp_proc *p) {
     return false;
 }
 
-static void descend(struct cp_execs *x, cp_tree *out, const cp_tree *seen) {
+static void descend(cp_services *s, cp_tree *out, const cp_tree *seen) {
     for (size_t i = 0; i < seen->n; i++)
-        if (cp_proc_alive(&seen->v[i])) cp_tree_collect(out, procs(x), seen->v[i].pid, seen->v[i].start_time, NULL);
+        if (cp_proc_alive(&seen->v[i]))
+            cp_tree_collect(out, cp_exec_procs(s), seen->v[i].pid, seen->v[i].start_time, NULL);
 }
 
 /* Looks again; returns how many are new. Those are signalled; with `everyone`, the known ones too. */
@@ -79,7 +82,7 @@ static size_t pursue(struct cp_kill *k, int sig, bool everyone) {
     cp_tree now = {0};
     size_t before = k->seen.n;
     collect(k->e, &now);
-    descend(k->e->svc->execs, &now, &k->seen);
+    descend(k->e->svc, &now, &k->seen);
     for (size_t i = 0; i < now.n; i++)
         if (now.v[i].state != 'Z' && !knows(&k->seen, &now.v[i])) cp_tree_add(&k->seen, &now.v[i]);
     cp_tree_free(&now);
@@ -168,11 +171,14 @@ static void poll_kill(cp_timer *t) {
     if (!k->killing && now >= k->kill_at) escalate(k, now);
     size_t alive = count_alive(k);
     if (alive == 0 || k->killing) alive += pursue(k, k->killing ? SIGKILL : k->sig, k->killing);
+    if (alive) k->dead_at = 0;
+    else if (!k->dead_at) k->dead_at = now;
     if (alive == 0 && !over(e)) free_backend(k);
     bool late = k->killing && now >= k->give_up_at;
     if (late && !over(e)) cp_exec_force_end(e);
-    if (late || (alive == 0 && over(e))) finish(k);
-    else cp_timer_start(e->svc->loop, &k->timer, POLL_MS, poll_kill);
+    bool done = alive == 0 && over(e);
+    if (late || (done && now > k->dead_at)) finish(k); /* /proc was read when all were dead, not before */
+    else cp_timer_start(e->svc->loop, &k->timer, done ? FIRST_POLL_MS : POLL_MS, poll_kill);
     cp_exec_unref(e);
 }
 

@@ -229,4 +229,5 @@ void session_turn_over(struct cp_session *s);
 void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d);
 void session_unanswered(struct cp_session *s); /* what a former server began will not be reported */
 void session_no_pid(struct cp_session *s);     /* the background command at turn will not report its pid */
-void session_collect_owned(struct session_job *j, cp_tree *out);
+/* From a snapshot, what belongs to the command at turn. */
+void session_collect_owned(struct session_job *j, cp_tree *all, cp_tree *out);

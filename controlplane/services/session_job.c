@@ -461,36 +461,30 @@ static bool owns(const struct look *l, const cp_tree *out, cp_proc *p) {
     return began_since(l->j, p) && inside(l, p);
 }
 
-void session_collect_owned(struct session_job *j, cp_tree *out) {
-    cp_tree all = {0}, session = {0};
+void session_collect_owned(struct session_job *j, cp_tree *all, cp_tree *out) {
+    cp_tree session = {0};
     const cp_child *shell = &j->s->child;
-    struct look l = {.j = j, .all = &all, .shell = shell->pid, .mark = mark_of(j)};
+    struct look l = {.j = j, .all = all, .shell = shell->pid, .mark = mark_of(j)};
     cp_mark now;
-    if (cp_tree_snapshot(&all) == 0)
-        cp_tree_collect(&session, &all, shell->pid, shell->start_time, &(cp_mark){.spawn = l.mark.spawn});
+    cp_tree_collect(&session, all, shell->pid, shell->start_time, &(cp_mark){.spawn = l.mark.spawn});
     l.numbered = cp_mark_of(shell->pid, &now) && cp_mark_matches(&l.mark, &now);
     for (size_t i = 0; i < session.n; i++) { /* parents come first */
         cp_proc *p = &session.v[i];
         if (p->pid != shell->pid && owns(&l, out, p)) cp_tree_add(out, p);
     }
     cp_tree_free(&session);
-    cp_tree_free(&all);
 }
 
 /* When the turn is over, or the shell has gone under the command, what is left of it is known by its mark alone. The
  * shell carries that too, until the next command. */
 static void collect(cp_exec *e, cp_tree *out) {
-    const struct session_job *j = cp_exec_backend_data(e);
-    if (j && j->state == JOB_TURN && !j->started && !j->adopted && j->s->shell == SHELL_READY) {
-        session_collect_owned(cp_exec_backend_data(e), out);
-        return;
-    }
-    cp_tree all = {0};
-    if (cp_tree_snapshot(&all) < 0) return;
-    if (j && j->adopted) cp_tree_collect(out, &all, j->kid.child.pid, j->kid.child.start_time, &e->mark);
-    else if (e->kind == CP_EXEC_BUFFERED) cp_tree_collect_marked(out, &all, &e->mark, e->pid, e->pid_start);
-    else cp_tree_collect_marked(out, &all, &e->mark, 0, 0);
-    cp_tree_free(&all);
+    struct session_job *j = cp_exec_backend_data(e);
+    cp_tree *all = cp_exec_procs(e->svc);
+    if (j && j->state == JOB_TURN && !j->started && !j->adopted && j->s->shell == SHELL_READY)
+        session_collect_owned(j, all, out);
+    else if (j && j->adopted) cp_tree_collect(out, all, j->kid.child.pid, j->kid.child.start_time, &e->mark);
+    else if (e->kind == CP_EXEC_BUFFERED) cp_tree_collect_marked(out, all, &e->mark, e->pid, e->pid_start);
+    else cp_tree_collect_marked(out, all, &e->mark, 0, 0);
 }
 
 static void unwedge(cp_exec *e) {

@@ -264,15 +264,17 @@ void session_kill_all(struct cp_session *s) {
 
 /* With `keep` only the shell and the command at turn; else all that came from it. */
 void session_shell_kill(struct cp_session *s) {
-    cp_tree mine = {0};
+    cp_tree all = {0}, mine = {0};
     if (s->shell != SHELL_READY) return;
     s->shell = SHELL_DYING;
     bool everything = s->deleted && !s->keep;
     if (everything) session_kill_all(s);
-    else if (s->current && !s->current->started) session_collect_owned(s->current, &mine);
+    else if (s->current && !s->current->started && cp_tree_snapshot(&all) == 0)
+        session_collect_owned(s->current, &all, &mine);
     kill_pid(s, SIGKILL);
     kill_these(&mine);
     cp_tree_free(&mine);
+    cp_tree_free(&all);
 }
 
 void session_shell_forget(struct cp_session *s) {
