@@ -3,11 +3,13 @@
 
 #define POST_IO(path, op, fn, summary)                                                                                 \
     { CP_POST, path, CP_R_IO | CP_R_BODY, op, fn, NULL, summary }
+#define POST_STREAM(path, op, fn, summary)                                                                             \
+    { CP_POST, path, CP_R_LOOP | CP_R_LASTS | CP_R_BODY, op, NULL, fn, summary }
 
 const cp_route cp_files_routes[] = {
     POST_IO("/api/read", "file.read", cp_files_read, "Content of a file, or of a part of it"),
-    {CP_POST, "/api/read/stream", CP_R_LOOP | CP_R_LASTS | CP_R_BODY, "file.readStream", NULL, cp_files_read_stream,
-     "Content of a file of any size, as a stream"},
+    POST_STREAM("/api/read/stream", "file.readStream", cp_files_read_stream,
+                "Content of a file of any size, as a stream"),
     POST_IO("/api/write", "file.write", cp_files_write,
             "Write or append to a file, or a piece of an upload; parents are created"),
     POST_IO("/api/delete", "file.delete", cp_files_delete, "Delete a file"),
@@ -26,6 +28,8 @@ const cp_route cp_files_routes[] = {
     POST_IO("/api/files/chmod", "file.chmod", cp_files_chmod, "Change permission bits"),
     POST_IO("/api/files/chown", "file.chown", cp_files_chown, "Change the owner"),
     POST_IO("/api/files/copy", "file.copy", cp_files_copy, "Copy a file or folder, as cp"),
+    POST_STREAM("/api/files/search", "file.search", cp_files_search, "Find files by name, as a stream"),
+    POST_STREAM("/api/files/grep", "file.grep", cp_files_grep, "Find lines in files, as a stream"),
     POST_IO("/api/files/replace", "file.replace", cp_files_replace, "Replace texts in a file, all or none"),
     POST_IO("/api/files/batch", "file.batch", cp_files_batch, "Many file operations, a result for each"),
 };

@@ -18,7 +18,8 @@ typedef struct cp_ctx {
     void (*pending_json)(void *arg,
                          cp_jw *w); /* GET /api/pending: writes the "connections" array value. Loop thread. */
     void *pending_arg;
-    bool ready; /* /readyz */
+    bool ready;     /* /readyz */
+    unsigned scans; /* searches under way; loop */
 } cp_ctx;
 
 typedef enum {

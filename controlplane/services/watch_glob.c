@@ -59,7 +59,7 @@ static bool step(const bool *from, bool *to, cp_str p, cp_str c) {
     return any;
 }
 
-bool cp_glob_match(cp_str p, cp_str path) {
+static bool match(cp_str p, cp_str path, bool whole) {
     bool sets[2][CP_GLOB_MAX + 1] = {0}, live = false;
     unsigned now = 0;
     if (!p.n || p.n > CP_GLOB_MAX) return false;
@@ -68,7 +68,7 @@ bool cp_glob_match(cp_str p, cp_str path) {
             reach(sets[now], p, 0);
             live = true;
         }
-        if (live && sets[now][p.n] && (at == path.n || path.p[at] == '/')) return true;
+        if (live && sets[now][p.n] && (at == path.n || (!whole && path.p[at] == '/'))) return true;
         if (at == path.n) return false;
         size_t n = char_size(path, at);
         if (live) {
@@ -78,6 +78,9 @@ bool cp_glob_match(cp_str p, cp_str path) {
         at += n;
     }
 }
+
+bool cp_glob_match(cp_str p, cp_str path) { return match(p, path, false); }
+bool cp_glob_match_whole(cp_str p, cp_str path) { return match(p, path, true); }
 
 /* Appends the parts of a path to out[0..n), folding; the new length, or 0 when it does not fit. */
 static size_t append_parts(char out[CP_PATH_MAX], size_t n, cp_str path) {

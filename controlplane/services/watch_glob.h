@@ -13,6 +13,8 @@ bool cp_glob_supported(cp_str pattern);
  * begins at the path's begin or behind a slash, and ends at its end or before a slash. So what matches a folder matches
  * everything below it. The pattern is at most CP_GLOB_MAX bytes. Time grows with pattern × path, never worse. */
 bool cp_glob_match(cp_str pattern, cp_str path);
+/* The same, but it must end at the path's end: what is below a folder that matches does not. */
+bool cp_glob_match_whole(cp_str pattern, cp_str path);
 
 /* The absolute path that `path` names from base, by text alone: "." and ".." are folded, slashes collapse, none at the
  * end. -1 when it does not fit. */

@@ -46,6 +46,19 @@ static void characters_are_whole(void **state) {
     assert_true(match("??", "/aaa/\xFF\xE2")); /* not UTF-8: byte by byte */
 }
 
+static void or_whole_paths(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *path;
+        bool want;
+    } cases[] = {{".git", ".git", true},      {".git", "w/.git", true}, {".git", ".git/HEAD", false},
+                 {".git", ".git/.git", true}, {"*.c", "a/b.c", true},   {"*.c", "a.c/b", false},
+                 {"a/*", "a/b", true},        {"a/*", "a/b/c", false},  {"a/**", "a/b/c", true},
+                 {"a/**", "x/a/b", true}};
+    for (size_t i = 0; i < CP_COUNT(cases); i++)
+        assert_int_equal(cp_glob_match_whole(cp_str_of(cases[i].pattern), cp_str_of(cases[i].path)), cases[i].want);
+}
+
 /* All patterns of up to 4 of these against all paths of up to 6, compared with the C library. */
 static void agrees_with_regular_expressions(void **state) {
     (void)state;
@@ -132,13 +145,10 @@ static void staged_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns_match_whole_names),
-        cmocka_unit_test(characters_are_whole),
-        cmocka_unit_test(agrees_with_regular_expressions),
-        cmocka_unit_test(cost_does_not_explode),
-        cmocka_unit_test(syntax_that_is_not_ours),
-        cmocka_unit_test(paths_are_folded),
-        cmocka_unit_test(staged_names),
+        cmocka_unit_test(patterns_match_whole_names), cmocka_unit_test(or_whole_paths),
+        cmocka_unit_test(characters_are_whole),       cmocka_unit_test(agrees_with_regular_expressions),
+        cmocka_unit_test(cost_does_not_explode),      cmocka_unit_test(syntax_that_is_not_ours),
+        cmocka_unit_test(paths_are_folded),           cmocka_unit_test(staged_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
