@@ -3,7 +3,8 @@
 #include "handlers/router.h"
 
 #define CP_FAMILIES(X)                                                                                                 \
-    X(misc) X(health) X(exec) X(execution) X(process) X(session) X(files) X(watch) X(events) X(openapi)
+    X(misc)                                                                                                            \
+    X(health) X(exec) X(execution) X(process) X(session) X(files) X(watch) X(events) X(ports) X(usage) X(openapi)
 
 #define X(family)                                                                                                      \
     extern const cp_route cp_##family##_routes[];                                                                      \
