@@ -268,13 +268,21 @@ void cp_exec_lose(cp_exec *e) {
 
 static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 
+struct restoring {
+    cp_services *svc;
+    bool failed;
+    cp_err *err;
+};
+
 /* Only reads: a row that is written while the table is being read may come up once more. */
 static void restore_row(void *arg, const cp_exec_row *row) {
-    cp_services *s = arg;
-    if (cp_exec_find(s, cp_str_of(row->id))) return;
+    struct restoring *r = arg;
+    cp_services *s = r->svc;
+    if (r->failed || cp_exec_find(s, cp_str_of(row->id))) return;
     cp_exec *e = from_row(s, row);
-    cp_err err;
-    if (cp_exec_outputs(e, true, row->dropped, &err) == 0) {
+    if (cp_exec_outputs(e, true, row->dropped, r->err) < 0) {
+        r->failed = true;
+    } else {
         if (strcmp(row->state, "ended") == 0) end_from_row(e, row);
         cp_exec_publish_told(e, row);
         cp_exec_list(e);
@@ -337,7 +345,9 @@ static void sweep_logs(cp_services *s) {
 }
 
 int cp_exec_restore(cp_services *s, cp_err *err) {
-    if (s->registry && cp_registry_each_exec(s->registry, restore_row, s, err) < 0) return -1;
+    struct restoring r = {.svc = s, .err = err};
+    if (s->registry && cp_registry_each_exec(s->registry, restore_row, &r, err) < 0) return -1;
+    if (r.failed) return -1; /* the next start has another go; nothing has been touched */
     for (cp_exec *e = s->execs->first, *next; e; e = next) {
         next = e->impl->next;
         cp_exec_ref(e); /* the history may let go of it at once */

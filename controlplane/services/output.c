@@ -15,6 +15,7 @@
 #include "services/output.h"
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/metrics.h"
 #include "services/output_impl.h"
 
@@ -26,6 +27,7 @@
 #include <unistd.h>
 
 static void later_fn(cp_deferred *d);
+static void destroy(cp_output *o);
 
 #define CUT (S_IRUSR | S_IWUSR | S_IXUSR)
 
@@ -72,7 +74,18 @@ cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err
     if (!o) return NULL;
     o->in_file = true;
     struct stat st;
-    if (open_log(o) == 0 && fstat(o->file, &st) == 0) {
+    int sys = open_log(o) < 0 ? errno : 0;
+    if (cp_no_fd(sys) || sys == ENOMEM) {
+        cp_fail_sys(err, CP_E_TOO_MANY_FILES, sys, "the log %s", o->path);
+        destroy(o);
+        return NULL;
+    }
+    if (sys && sys != ENOENT) { /* how much is there is not known, and would be written over */
+        o->full = true;
+        cp_log(CP_LOG_ERROR, "output.reopen", "a log cannot be opened; what its command still writes is thrown away",
+               CP_KVZ("errno", cp_errno_name(sys)), CP_KVZ("path", o->path));
+    }
+    if (o->file >= 0 && fstat(o->file, &st) == 0) {
         if ((st.st_mode & 0777) == CUT) {
             reopen_cut(o, (uint64_t)st.st_size);
             cp_close(&o->file);

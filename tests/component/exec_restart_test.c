@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -168,6 +169,40 @@ static void running_child_goes_on(void **state) {
     run_free(&r);
 }
 
+/* A log that cannot be looked at for want of descriptors would be written over: the next start has another go. */
+static void a_start_without_descriptors_harms_nothing(void **state) {
+    (void)state;
+    struct former f;
+    struct run r;
+    struct rlimit all, none;
+    cp_err err = {0};
+    begin(&f, "p1", "echo two; read x; echo $x; exit 4");
+    write_row("p1", "running", &f);
+    write_log("p1", "one\n");
+    struct former again = f;
+    again.in = fcntl(f.in, F_DUPFD_CLOEXEC, 0);
+    again.out = fcntl(f.out, F_DUPFD_CLOEXEC, 0);
+    again.err = fcntl(f.err, F_DUPFD_CLOEXEC, 0);
+    hand_over(&f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(cp_services_open(&fx.s, &err), -1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    assert_int_equal(err.sys, EMFILE);
+    assert_non_null(strstr(err.msg, "/logs/p1.out"));
+    cp_services_close(&fx.s);
+    hand_over(&again);
+    open_services();
+    watch(&r, "p1");
+    fx_until(cp_output_total(r.e->out[0]) == 8);
+    assert_int_equal(write(again.in, "three\n", 6), 6);
+    run_wait(&r);
+    expect_out(&r, "one\ntwo\nthree\n");
+    assert_int_equal(r.e->exit_code, 4);
+    run_free(&r);
+}
+
 /* The rows say that it started 5 s ago. */
 static void a_timeout_counts_on(void **state) {
     (void)state;
@@ -323,10 +358,15 @@ static void end_is_recorded(void **state) {
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
     const struct CMUnitTest tests[] = {
-        T(running_child_goes_on),        T(a_timeout_counts_on),
-        T(ended_child_gets_its_status),  T(history_is_there),
-        T(without_a_child_it_is_lost),   T(recorded_before_it_is_told),
-        T(child_without_a_row_is_ended), T(end_is_recorded),
+        T(running_child_goes_on),
+        T(a_timeout_counts_on),
+        T(a_start_without_descriptors_harms_nothing),
+        T(ended_child_gets_its_status),
+        T(history_is_there),
+        T(without_a_child_it_is_lost),
+        T(recorded_before_it_is_told),
+        T(child_without_a_row_is_ended),
+        T(end_is_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

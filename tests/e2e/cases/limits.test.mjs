@@ -133,23 +133,23 @@ plainOwn('B107', 'detachAfterMs hands out the execution on either door', {}, asy
 });
 
 own('B111', 'logs have a budget: the newest is kept, what was dropped is counted', { args: ['--log-budget', String(full(64 << 20, 1 << 20))] }, async (d, s) => {
-  const cap = full(64 << 20, 1 << 20), lines = full(500e6, 5e6); // 10 bytes a line
-  await d.startProcess('b111', `seq -f 'l%08.0f' 1 ${lines}`);
+  const cap = full(64 << 20, 1 << 20), lines = full(500e6, 5e6), size = 11; // bytes of a line
+  await d.startProcess('b111', `seq -f 'l%09.0f' 1 ${lines}`);
   await until(async () => (await d.wait('b111')).status === 200, 'the end', 600000);
   const used = Number(execFileSync('du', ['-s', '-B1', s.dir + '/state'], { encoding: 'utf8' }).split('\t')[0]);
   assert.ok(used < 2 * cap + (8 << 20), `${used} bytes on the disk`);
   const l = (await d.get('/api/process/b111/logs?stream=stdout&from=0&limit=100000000')).body;
-  const want = i => `l${String(i).padStart(8, '0')}\n`;
-  assert.deepEqual([l.total, l.next, l.from, l.dropped + l.data.length], [lines * 10, lines * 10, 0, l.next]);
+  const want = i => `l${String(i).padStart(9, '0')}\n`;
+  assert.deepEqual([l.total, l.next, l.from, l.dropped + l.data.length], [lines * size, lines * size, 0, l.next]);
   assert.ok(l.dropped > 0 && l.dropped >= l.total - cap - (1 << 20), `${l.dropped} dropped`);
-  const first = Math.ceil(l.dropped / 10);
+  const first = Math.ceil(l.dropped / size);
   assert.ok(l.data.includes(want(first + 2)), 'the data begin where the dropped bytes end');
-  const tail = (await d.get(`/api/process/b111/logs?stream=stdout&from=${l.total - 10}`)).body;
+  const tail = (await d.get(`/api/process/b111/logs?stream=stdout&from=${l.total - size}`)).body;
   assert.equal(tail.data, want(lines));
   const p = await d.process('b111');
   assert.equal(p.dropped.stdout, l.dropped);
   const st = d.stream('/api/process/b111/stream?from=0');
   await st.done;
   const told = st.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
-  assert.equal(told + st.text().length, lines * 10, 'received and declared dropped is all that was written');
+  assert.equal(told + st.text().length, lines * size, 'received and declared dropped is all that was written');
 });

@@ -5,7 +5,7 @@ import { open, rm } from 'node:fs/promises';
 import http from 'node:http';
 import { promisify } from 'node:util';
 import { serverPid } from '../../e2e/lib/server.mjs';
-import { descriptors, softLimit } from './proc.mjs';
+import { descriptors, hardLimit } from './proc.mjs';
 import { sleep } from './load.mjs';
 
 const run = promisify(execFile);
@@ -18,10 +18,14 @@ const refusals = {
 
 export class Faults {
   constructor(s, rng, state, { without = [] }) {
-    Object.assign(this, { s, rng, state, without, last: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
+    Object.assign(this, { s, rng, state, without, last: {}, on: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
   }
-  begin(what) { this.last[what] = Infinity; this.done[what] = (this.done[what] ?? 0) + 1; }
-  over(what) { this.last[what] = Date.now(); }
+  begin(what) {
+    this.on[what] = (this.on[what] ?? 0) + 1;
+    this.last[what] = Infinity;
+    this.done[what] = (this.done[what] ?? 0) + 1;
+  }
+  over(what) { if (--this.on[what] === 0) this.last[what] = Date.now(); }
   // Was one of them there at some moment since then?
   since(then, ...whats) { return whats.some(w => (this.last[w] ?? 0) >= then); }
   active(...whats) { return this.since(Infinity, ...whats); }
@@ -77,11 +81,17 @@ export class Faults {
     this.over('full');
   }
 
+  // Half of the time a server that has only just been started.
   async starve() {
-    const pid = await serverPid(this.s);
+    let pid = await serverPid(this.s);
+    if (this.rng.chance(0.5) && pid) {
+      const former = pid;
+      try { process.kill(former, 'SIGKILL'); this.kills++; } catch { /* it has just been killed */ }
+      while (!this.s.exited && (!(pid = await serverPid(this.s)) || pid === former)) await sleep(1);
+    }
     if (!pid) return;
     this.begin('emfile');
-    const have = (await descriptors(pid)).length, had = await softLimit(pid);
+    const have = (await descriptors(pid)).length, had = await hardLimit(pid);
     await run('prlimit', ['--pid', pid, `--nofile=${have + this.rng.int(0, 6)}:`]).catch(() => {});
     await sleep(this.rng.int(200, 1500));
     await run('prlimit', ['--pid', pid, `--nofile=${had}:`]).catch(() => {}); // a killed one has taken its limit along
@@ -120,7 +130,7 @@ c.execute("ROLLBACK")`, this.state + '/registry.db'], { stdio: ['ignore', 'ignor
     };
     add('kill', this.rng.int(2, 5), () => this.kill());
     add('hup', this.rng.int(0, 1), () => this.hup());
-    add('emfile', this.rng.chance(0.4) ? 1 : 0, () => this.starve());
+    add('emfile', this.rng.int(0, 2), () => this.starve());
     add('lock', this.rng.chance(0.3) ? 1 : 0, () => this.lock());
     add('full', this.rng.chance(0.4) ? 1 : 0, () => this.fill());
     add('stop', shells.length ? this.rng.int(0, 2) : 0, () => this.stop(shells));

@@ -31,4 +31,5 @@ export async function rss(pid) {
   return Number(/VmRSS:\s+(\d+)/.exec(await read(pid, 'status'))?.[1] ?? 0) / 1024;
 }
 
-export const softLimit = async pid => Number(/Max open files\s+(\d+)/.exec(await read(pid, 'limits'))?.[1] ?? 1024);
+// The one that the server raises its soft limit to.
+export const hardLimit = async pid => Number(/Max open files\s+\d+\s+(\d+)/.exec(await read(pid, 'limits'))?.[1] ?? 1024);
