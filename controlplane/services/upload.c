@@ -78,9 +78,10 @@ static int look_at_file(const cp_uploads *u, cp_upload *p) {
 }
 
 static int read_record(const cp_uploads *u, cp_upload *p) {
-    char text[2 * CP_PATH_MAX + 128];
+    enum { SIZE = 2 * CP_PATH_MAX + 128 };
+    cp_autofree char *text = cp_realloc(NULL, SIZE); /* the stacks of HTTP workers are small */
     const char *field[4] = {0}, *at = text;
-    ssize_t n = pread(p->fd, text, sizeof text, 0);
+    ssize_t n = pread(p->fd, text, SIZE, 0);
     if (n < 0) return -1;
     for (int i = 0; i < 4; i++) {
         const char *end = memchr(at, 0, (size_t)(text + n - at));

@@ -31,27 +31,33 @@ static void note(sweep *s, const cp_upload *p) {
     found *f = &s->v[s->n++];
     *f = (found){.moved = p->moved, .size = p->state.size, .complete = p->state.complete || !p->begun};
     snprintf(f->file, sizeof f->file, "%s", p->file);
-    if (f->complete) s->complete++;
-    else s->open++, s->bytes += (int64_t)f->size;
+    s->complete += f->complete;
+    s->open += !f->complete;
+    s->bytes += f->complete ? 0 : (int64_t)f->size;
 }
 
 static void look(sweep *s) {
     cp_autodir DIR *d = cp_dir_open(s->u->dir, ".");
+    cp_autofree cp_upload *p = cp_alloc(sizeof *p); /* the stacks of HTTP workers are small */
     if (!d) return;
     for (struct dirent *e; (e = cp_dir_next(d));) {
-        cp_autoupload cp_upload p = CP_UPLOAD_EMPTY;
-        if (strlen(e->d_name) >= sizeof p.file) continue;
-        if (cp_upload_open(s->u, e->d_name, CP_UPLOAD_PEEK, &p) > 0) note(s, &p);
+        if (strlen(e->d_name) >= sizeof p->file || cp_upload_open(s->u, e->d_name, CP_UPLOAD_PEEK, p) <= 0) continue;
+        note(s, p);
+        cp_close(&p->fd);
     }
 }
 
 /* Unless it has moved in the meantime. */
 static void drop(sweep *s, const found *f) {
-    cp_autoupload cp_upload p = CP_UPLOAD_EMPTY;
-    if (cp_upload_open(s->u, f->file, CP_UPLOAD_TRY, &p) <= 0 || p.moved != f->moved) return;
-    cp_upload_remove(s->u, &p);
-    if (f->complete) s->complete--;
-    else s->open--, s->bytes -= (int64_t)f->size;
+    cp_autofree cp_upload *p = cp_alloc(sizeof *p);
+    if (cp_upload_open(s->u, f->file, CP_UPLOAD_TRY, p) <= 0) return;
+    if (p->moved == f->moved) {
+        cp_upload_remove(s->u, p);
+        s->complete -= f->complete;
+        s->open -= !f->complete;
+        s->bytes -= f->complete ? 0 : (int64_t)f->size;
+    }
+    cp_close(&p->fd);
 }
 
 static int by_age(const void *a, const void *b) {
