@@ -8,7 +8,7 @@ enum { CP_FILE_CHUNK = 65535 };
 /* clang-format off */
 #define CP_FILES_HANDLERS(X) \
     X(read) X(write) X(delete) X(rename) X(move) X(mkdir) X(list) X(exists) X(raw_get) X(raw_put) X(stat) X(chmod) \
-    X(chown) X(copy) X(upload_get) X(replace) X(batch)
+    X(chown) X(copy) X(upload_get) X(replace) X(batch) X(archive_get) X(archive_put)
 /* clang-format on */
 #define X(name) int cp_files_##name(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err);
 CP_FILES_HANDLERS(X)

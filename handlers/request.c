@@ -22,6 +22,7 @@ void cp_result_free(cp_result *r) {
     cp_buf_free(&r->body);
     cp_buf_free(&r->headers);
     if (r->file_fd > 0) close(r->file_fd);
+    if (r->source) r->source->close(r->source);
     *r = (cp_result){0};
 }
 

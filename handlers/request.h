@@ -3,6 +3,7 @@
  * neither which transport it serves nor any socket. */
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -69,6 +70,13 @@ typedef struct cp_body_reader {
     ssize_t (*read)(struct cp_body_reader *b, void *p, size_t n);
 } cp_body_reader;
 
+/* A body that is made while it is sent, on the worker: its length is not known before. HTTP only. */
+typedef struct cp_body_source {
+    /* > 0 bytes, 0 end, -1: what has been sent is not the whole, and the client must see that. Blocks. */
+    ssize_t (*read)(struct cp_body_source *b, void *p, size_t n);
+    void (*close)(struct cp_body_source *b); /* once; frees it */
+} cp_body_source;
+
 /* A complete answer. Zero-initialised it is an empty 0; cp_result_free releases it. */
 typedef struct cp_result {
     int status;
@@ -77,6 +85,7 @@ typedef struct cp_result {
     cp_buf headers;   /* further "Name: value\r\n" lines; HTTP only */
     int file_fd;      /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only */
     uint64_t file_off, file_len;
+    cp_body_source *source; /* not NULL: the body comes from it (owned); HTTP only */
 } cp_result;
 void cp_result_free(cp_result *r);
 

@@ -8,7 +8,9 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -109,22 +111,56 @@ static void send_file(exchange *x, cp_result *res) {
     if (left) must_close(x); /* short: the client must see that */
 }
 
+/* All of it, or false. */
+static bool send_patiently(exchange *x, const char *p, size_t n, uint64_t *sent, uint64_t *waited) {
+    while (n) {
+        ssize_t k = send(x->slot->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0 && (errno != EAGAIN || !file_wait(x, *sent, waited))) return false;
+        if (k < 0) continue;
+        p += k;
+        n -= (size_t)k;
+        *sent += (uint64_t)k;
+    }
+    return true;
+}
+
+/* In chunks (RFC 9112 section 7.1), or to a client of HTTP/1.0 up to the end of the connection. One that is cut lacks
+ * the last chunk. */
+static void send_source(exchange *x, cp_result *res) {
+    enum { HEAD = 10, PIECE = 64 * 1024 };
+    bool chunked = x->to.http11, ok = true;
+    uint64_t sent = 0, waited = 0;
+    ssize_t n = 0;
+    cp_autofree char *buf = cp_realloc(NULL, HEAD + PIECE + 2);
+    while (ok && (n = res->source->read(res->source, buf + HEAD, PIECE)) > 0) {
+        char head[HEAD + 1];
+        size_t before = chunked ? (size_t)snprintf(head, sizeof head, "%zx\r\n", (size_t)n) : 0;
+        memcpy(buf + HEAD - before, head, before);
+        memcpy(buf + HEAD + n, "\r\n", 2);
+        ok = send_patiently(x, buf + HEAD - before, before + (size_t)n + (chunked ? 2 : 0), &sent, &waited);
+    }
+    if (ok && n == 0 && chunked) ok = send_patiently(x, "0\r\n\r\n", 5, &sent, &waited);
+    if (!ok || n < 0) must_close(x);
+}
+
 /* Head and body leave in one write. */
 static void write_reply(exchange *x, cp_result *res) {
     cp_buf *out = &x->slot->out;
     x->status = res->status;
     x->slot->answered = true;
-    x->to.keep_alive = keeps_alive(x);
+    x->to.keep_alive = keeps_alive(x) && !(res->source && !x->to.http11);
     if (!x->to.keep_alive) must_close(x);
     cp_buf_clear(out);
     cp_http_reply_write(out, &x->to, res);
-    bool file = res->file_fd > 0 && !x->to.head_only;
+    bool file = (res->file_fd > 0 || res->source) && !x->to.head_only;
     if (!cp_body_done(&x->body) && !x->body.broken && !file) {
         leave_to_loop(x, 0);
         return;
     }
     ssize_t sent = send_all(x->slot->fd, out->p, out->n, file ? FILE_PATIENCE_MS : PATIENCE_MS);
     if (sent < 0 || (file && (size_t)sent < out->n)) must_close(x);
+    else if (file && res->source) send_source(x, res);
     else if (file) send_file(x, res);
     else if ((size_t)sent < out->n) leave_to_loop(x, (size_t)sent);
 }

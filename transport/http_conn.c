@@ -193,7 +193,7 @@ static void drop_input(cp_http_conn *c) {
 
 void cp_http_conn_send(cp_http_conn *c, cp_result *res) {
     c->call = NULL;
-    if (res->file_fd > 0) { /* only the workers may block on a file */
+    if (res->file_fd > 0 || res->source) { /* only the workers may block on a file */
         cp_err err;
         cp_fail(&err, CP_E_INTERNAL_ERROR, "a file body needs a worker");
         cp_result_free(res);

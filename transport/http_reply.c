@@ -79,7 +79,7 @@ void cp_http_head_write(cp_buf *out, const cp_reply_to *to, int status, const ch
 }
 
 void cp_http_reply_write(cp_buf *out, const cp_reply_to *to, const cp_result *res) {
-    uint64_t length = res->file_fd > 0 ? res->file_len : res->body.n;
-    cp_http_head_write(out, to, res->status, res->type, cp_buf_str(&res->headers), (int64_t)length);
+    int64_t length = res->source ? -1 : (int64_t)(res->file_fd > 0 ? res->file_len : res->body.n);
+    cp_http_head_write(out, to, res->status, res->type, cp_buf_str(&res->headers), length);
     if (res->file_fd <= 0 && !to->head_only && has_body(res->status)) cp_buf_add(out, res->body.p, res->body.n);
 }
