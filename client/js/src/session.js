@@ -1,0 +1,71 @@
+// Commands and files, in a session's shell (Session) or each on its own (the client itself).
+import { ConfluxError } from './errors.js';
+import { commandBody, decodeOutput, inputOf, query, segment, split } from './calls.js';
+import { Files } from './files.js';
+import { Process } from './process.js';
+
+export class Operations extends Files {
+  // Runs a command to its end. A string is for bash, an array a program with arguments. An exit code is a result, no error.
+  exec(command, options) {
+    const [control, rest] = split(options);
+    const body = this.scoped(commandBody(command, rest));
+    return this.calls.post('/api/execute', body, control, { atLeast: rest.timeout, cancelEnds: rest.onCancel !== 'detach' });
+  }
+
+  // The same, live: an async iterator of events with write(), end() and cancel(). It begins at once.
+  execStream(command, options) {
+    const [control, { idleTimeout, ...rest }] = split(options);
+    if (rest.onCancel === 'kill') control.onDisconnect ??= 'kill';
+    const body = this.scoped(commandBody(command, rest));
+    // With an id it is known to the server by more than this connection: it can be taken up where it was.
+    const id = rest.executionId;
+    const resume = id && (last => ({ method: 'GET', path: query(`/api/execution/${segment(id)}/stream`, { from: last ?? '0' }), body: undefined }));
+    return commandStream(this.calls.stream('POST', id ? '/api/execute/stream?from=0' : '/api/execute/stream', body, control,
+      { decode: decodeOutput, skip: repeatedStart(), resume, ...idleTimeout !== undefined && { idle: idleTimeout } }));
+  }
+
+  // Starts a background process. Also as startProcess({command, …}).
+  async startProcess(command, options) {
+    if (command && typeof command === 'object' && !Array.isArray(command)) ({ command, ...options } = command);
+    const [control, rest] = split(options);
+    const body = this.scoped(commandBody(command, rest));
+    return new Process(this.calls, await this.calls.post('/api/process/start', body, control));
+  }
+}
+
+// A resumed stream begins with `start` again: the reader has seen it.
+function repeatedStart() {
+  let started = false;
+  return ({ type }) => {
+    if (type !== 'start') return false;
+    const again = started;
+    started = true;
+    return again;
+  };
+}
+
+const input = (stream, data, eof) => {
+  if (stream.over || !stream.input) {
+    const why = stream.over ? 'The command has ended' : 'Standard input of a running command needs a WebSocket';
+    throw new ConfluxError(why, { code: 'NOT_SUPPORTED' });
+  }
+  stream.input(data, eof);
+};
+function commandStream(stream) {
+  stream.write = data => input(stream, inputOf(data), false);
+  stream.close = (data = '') => input(stream, inputOf(data), true);
+  return stream;
+}
+
+// A shell that keeps folder, variables and functions from one command to the next.
+export class Session extends Operations {
+  #id;
+  constructor(calls, id) { super(calls); this.#id = id; }
+  get id() { return this.#id; }
+  get sessionId() { return this.#id; }
+  scoped(body) { return { sessionId: this.#id, ...body }; }
+
+  // Ends it and what runs in it; keep: background processes stay.
+  delete({ keep, ...options } = {}) { return this.calls.post('/api/session/delete', { sessionId: this.#id, ...keep && { keep } }, split(options)[0]); }
+}
+

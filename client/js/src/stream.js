@@ -1,0 +1,130 @@
+import { ConnectionLostError, TimeoutError, abortReason } from './errors.js';
+
+const FRUITLESS = 5; // times that a stream is taken up again without anything new
+
+// A stream of events with one reader: an async iterator. It begins at once, holds what has not been taken (the transport
+// bounds that by credit), and leaving a `for await` cancels it on the server. A carrier (mux or HTTP) feeds it by push,
+// end and fail, and sets `taken`, `stop` and `input`.
+export class EventStream {
+  taken = null; // (bytes): the reader has taken so much
+  stop = null;  // (kill): ends it on the server
+  input = null; // (data, eof): its standard input
+  lastId = undefined;
+  #items = [];
+  #readers = [];
+  #over = false;
+  #error = null;
+  #fruitless = 0;
+  #concluded = false;
+  #idle; #timer; #decode; #skip; #last; #resume; #unlisten;
+
+  // idle: ms that a waiting reader allows without an event, 0 for ever. decode(item): the event. skip(event): the reader
+  // does not get it. last(event): nothing follows it; an end without it is a loss (over HTTP the two look alike).
+  // resume(lastId, error): begins it anew there after a lost connection; false when it cannot.
+  constructor({ idle = 0, decode = item => item, skip = () => false, last = null, resume = null, signal } = {}) {
+    this.#idle = idle;
+    this.#decode = decode;
+    this.#skip = skip;
+    this.#last = last;
+    this.#resume = resume;
+    if (signal) this.#listen(signal);
+  }
+
+  #listen(signal) {
+    const abort = () => { this.#finish(abortReason(signal), true); };
+    if (signal.aborted) return abort();
+    signal.addEventListener('abort', abort, { once: true });
+    this.#unlisten = () => signal.removeEventListener('abort', abort);
+  }
+
+  get over() { return this.#over; }
+
+  // ---- the carrier's end ----
+
+  push(item, bytes = 0) {
+    if (this.#over) return;
+    this.#fruitless = 0;
+    if (item.id !== undefined) this.lastId = item.id;
+    let event;
+    try { event = this.#decode(item); } catch (e) { return this.#finish(e, true); }
+    this.#concluded ||= !!this.#last?.(event);
+    if (this.#skip(event)) return void this.taken?.(bytes);
+    if (this.#readers.length) {
+      clearTimeout(this.#timer);
+      this.#readers.shift().resolve({ value: event, done: false });
+      this.taken?.(bytes);
+      if (this.#readers.length) this.#watch();
+    } else {
+      this.#items.push({ event, bytes });
+    }
+  }
+
+  end() {
+    if (!this.#last || this.#concluded) this.#finish(null, false);
+    else this.fail(new ConnectionLostError('The stream was closed before its end'));
+  }
+
+  fail(error) {
+    if (this.#over) return;
+    const again = this.#resume && error instanceof ConnectionLostError && this.#fruitless++ < FRUITLESS;
+    if (again && this.#resume(this.lastId, error)) return;
+    this.#finish(error, false);
+  }
+
+  #finish(error, cancel) {
+    if (this.#over) return;
+    this.#over = true;
+    this.#error = error;
+    clearTimeout(this.#timer);
+    this.#unlisten?.();
+    if (cancel) this.stop?.(false);
+    for (const reader of this.#readers.splice(0)) this.#conclude(reader);
+  }
+
+  #conclude({ resolve, reject }) {
+    if (!this.#error) return resolve({ value: undefined, done: true });
+    reject(this.#error);
+    this.#error = null; // told once
+  }
+
+  // ---- the reader's end ----
+
+  next() {
+    return new Promise((resolve, reject) => {
+      const item = this.#items.shift();
+      if (item) {
+        resolve({ value: item.event, done: false });
+        if (!this.#over) this.taken?.(item.bytes);
+      } else if (this.#over) {
+        this.#conclude({ resolve, reject });
+      } else {
+        this.#readers.push({ resolve, reject });
+        if (this.#readers.length === 1) this.#watch();
+      }
+    });
+  }
+
+  // Only a reader that waits can find a stream idle: one that is slow has stopped it himself.
+  #watch() {
+    if (!this.#idle) return;
+    this.#timer = setTimeout(() => {
+      this.#finish(new TimeoutError(`Stream timeout: no event for ${this.#idle} ms`, { retrySafe: false }), true);
+    }, this.#idle);
+  }
+
+  async return(value) {
+    this.cancel();
+    return { value, done: true };
+  }
+
+  // Ends the stream on the server; with kill, what feeds it too. What was not read is dropped.
+  cancel({ kill = false } = {}) {
+    if (this.#over) return;
+    this.#items.length = 0;
+    const stop = this.stop;
+    this.#finish(null, false);
+    stop?.(kill);
+  }
+
+  [Symbol.asyncIterator]() { return this; }
+}

@@ -1,0 +1,273 @@
+// Calls over one or more multiplexed WebSockets, over HTTP, or ("auto") over WebSockets while they can be had.
+import { ApiError, ConfluxError, ConnectionError, abortReason } from '../errors.js';
+import { EventStream } from '../stream.js';
+import { HttpCarrier } from './http.js';
+import { MuxConnection, WINDOW } from './mux.js';
+import { isWorkers, openWithConstructor, openWithFetch } from './socket.js';
+
+const MODES = ['auto', 'websocket', 'http'];
+const RETRY_FIRST_MS = 1000, RETRY_MOST_MS = 30000; // between looks for a WebSocket while on HTTP
+const RECONNECT_FIRST_MS = 50;
+
+// A platform's own way to open a WebSocket; src/node/ sets one.
+let platformOpen = null;
+export const usePlatformSocket = open => { platformOpen = open; };
+
+const emptySlots = n => Array.from({ length: n }, () => ({ connection: null, opening: null }));
+const wait = ms => new Promise(resolve => setTimeout(resolve, ms));
+
+export class Transport {
+  #wanted; #url; #token; #headers; #timeouts; #log; #onState; #options; #http; #slots;
+  #wasUp = false;       // a WebSocket stood before: a failure may be a restart
+  #retry = null;        // while on HTTP in auto: {at, delay}
+  #turn = 0;            // calls go round the pool: each place is opened when its turn comes first
+  #gone = false;
+
+  constructor({ baseUrl, token, headers = {}, transport = 'auto', timeouts, pool = 1, log, onState, ...options }) {
+    if (!MODES.includes(transport)) throw new TypeError(`transport must be one of ${MODES.join(', ')}`);
+    if (!Number.isInteger(pool) || pool < 1) throw new TypeError('pool must be a positive integer');
+    this.#wanted = transport;
+    this.#url = options.wsUrl ?? `${baseUrl.replace(/^http/, 'ws')}/ws`;
+    this.#token = token;
+    this.#headers = { ...headers, ...token && { Authorization: `Bearer ${token}` } };
+    this.#timeouts = timeouts;
+    this.#log = log;
+    this.#onState = onState ?? (() => {});
+    this.#options = options;
+    const fetch = options.fetch ?? ((...args) => globalThis.fetch(...args));
+    this.#http = new HttpCarrier({ baseUrl, headers: this.#headers, fetch, log });
+    this.#slots = emptySlots(pool);
+  }
+
+  // ---- state ----
+
+  async connect() {
+    const carrier = await this.#carrier();
+    if (carrier !== this.#http) return;
+    const { status, body } = await this.#http.request({ method: 'GET', path: '/api/ping', timeout: this.#timeouts.connect });
+    if (status >= 400) throw new ApiError(status, body);
+  }
+
+  disconnect() {
+    const slots = this.#slots;
+    this.#slots = emptySlots(slots.length); // what is being opened for the old ones finds itself unwanted
+    for (const slot of slots) slot.connection?.close('disconnected by the client');
+  }
+
+  dispose() { this.#gone = true; this.disconnect(); }
+
+  // For a program that exits: nothing more can be awaited.
+  abort() { for (const slot of this.#slots) slot.connection?.abort(); }
+
+  isConnected() { return this.#slots.some(slot => slot.connection) || this.getMode() === 'http'; }
+
+  // What the next call goes over, as far as is known.
+  getMode() { return this.#wanted === 'http' || this.#retry ? 'http' : 'websocket'; }
+
+  // ---- calls ----
+
+  // {status, body} of one request.
+  async request(call) {
+    const carrier = await this.#carrierFor(call);
+    const answer = await carrier.request(call);
+    return carrier !== this.#http && needsHttp(call, answer.status, answer.body) ? this.#http.request(call) : answer;
+  }
+
+  // The events of one, undecoded: {data, event?, id?}, or what `decode` makes of them.
+  open(call, { decode, skip, last, resume, idle = this.#timeouts.stream } = {}) {
+    const stream = new EventStream({
+      idle, decode, skip, last, signal: call.signal,
+      resume: resume && ((lastId, error) => {
+        const next = resume(lastId);
+        if (next) this.#log.info(`a stream is taken up again: ${error.message}`);
+        if (next) this.#begin({ ...call, ...next }, stream);
+        return !!next;
+      }),
+    });
+    this.#begin(call, stream);
+    return stream;
+  }
+
+  #begin(call, stream) {
+    stream.stop = stream.input = null;
+    const early = [];
+    stream.input = (...args) => early.push(args);
+    this.#carrierFor({ ...call, signal: undefined }).then(carrier => {
+      if (stream.over) return;
+      stream.input = null;
+      carrier.open(call, stream);
+      for (const args of early) stream.input?.(...args);
+    }).catch(e => stream.fail(e));
+  }
+
+  // As the global one, for paths of the server. A body that is not JSON, and what is served over HTTP only, goes by HTTP.
+  async fetch(path, init = {}) {
+    const method = (init.method ?? 'GET').toUpperCase();
+    const json = jsonOf(init.body);
+    const call = { method, path, body: json.value, headers: plain(init.headers), signal: init.signal, timeout: this.#timeouts.request };
+    const carrier = json.ok && method !== 'HEAD' ? await this.#carrierFor(call) : this.#http;
+    if (carrier === this.#http) return this.#http.raw(path, init, this.#timeouts.request);
+    return (await exchange(carrier, call)) ?? this.#http.raw(path, init, this.#timeouts.request);
+  }
+
+  // HTTP whatever the mode: for bodies of any size.
+  fetchRaw(path, init, timeout = this.#timeouts.request) { return this.#http.raw(path, init, timeout); }
+
+  // A stream's events as the bytes that HTTP would bring. A failure shows when it is read.
+  async fetchStream(path, body, method = body === undefined ? 'GET' : 'POST') {
+    return sseBody(this.open({ method, path, body }));
+  }
+
+  // ---- which way ----
+
+  async #carrierFor(call) {
+    const { signal } = call;
+    if (!signal) return this.#carrier();
+    if (signal.aborted) throw abortReason(signal);
+    let abort;
+    const aborted = new Promise((_, reject) => { abort = () => reject(abortReason(signal)); });
+    signal.addEventListener('abort', abort, { once: true });
+    try { return await Promise.race([this.#carrier(), aborted]); } finally { signal.removeEventListener('abort', abort); }
+  }
+
+  async #carrier() {
+    if (this.#gone) throw new ConfluxError('This client has been disposed of', { code: 'DISPOSED', retrySafe: true });
+    if (this.#wanted === 'http') return this.#http;
+    if (this.#retry) return this.#onHttp();
+    const slot = this.#slots[this.#turn++ % this.#slots.length];
+    if (slot.connection) return slot.connection;
+    try { return await this.#open(slot); } catch (e) {
+      const other = this.#slots.find(x => x.connection);
+      if (other) return other.connection;
+      if (this.#wanted === 'websocket' || e instanceof ApiError || e.code === 'DISCONNECTED') throw e;
+      this.#fallBack(e);
+      return this.#http;
+    }
+  }
+
+  #fallBack(e) {
+    const delay = this.#retry ? Math.min(this.#retry.delay * 2, RETRY_MOST_MS) : this.#options.retryAfter ?? RETRY_FIRST_MS;
+    if (!this.#retry) {
+      this.#log.warn(`no WebSocket, using HTTP: ${e.message}`);
+      this.#onState({ mode: 'http', connected: true, reason: e.message });
+    }
+    this.#retry = { at: Date.now() + delay, delay };
+  }
+
+  // Nobody waits for the look whether WebSockets work again.
+  #onHttp() {
+    if (Date.now() >= this.#retry.at) {
+      this.#retry.at = Infinity;
+      this.#open(this.#slots[0]).catch(e => this.#fallBack(e));
+    }
+    return this.#http;
+  }
+
+  #open(slot) {
+    slot.opening ??= this.#openSlot(slot);
+    return slot.opening;
+  }
+
+  async #openSlot(slot) {
+    try {
+      const socket = await this.#openPatiently();
+      if (!this.#slots.includes(slot)) {
+        socket.close('disconnected by the client');
+        throw new ConnectionError('WebSocket closed: disconnected by the client', { code: 'DISCONNECTED' });
+      }
+      return this.#adopt(slot, socket);
+    } finally { slot.opening = null; }
+  }
+
+  #adopt(slot, socket) {
+    const { maxPending, idleTimeout } = this.#options;
+    slot.connection = new MuxConnection(socket, {
+      log: this.#log, maxPending, idle: idleTimeout,
+      onClose: closed => {
+        if (slot.connection === closed) slot.connection = null;
+        this.#onState({ mode: this.getMode(), connected: this.isConnected(), reason: closed.lost });
+      },
+    });
+    this.#wasUp = true;
+    this.#retry = null;
+    this.#log.info('WebSocket connected');
+    this.#onState({ mode: 'websocket', connected: true });
+    return slot.connection;
+  }
+
+  // After a loss the server may be on its way up again: at once, then with growing pauses, within the time for it.
+  async #openPatiently() {
+    const end = Date.now() + (this.#wasUp ? this.#timeouts.reconnect : 0);
+    for (let pause = RECONNECT_FIRST_MS; ; pause *= 2) {
+      try { return await this.#openOnce(); } catch (e) {
+        if (e instanceof ApiError || this.#gone || Date.now() + pause > end) {
+          this.#wasUp = false;
+          throw e;
+        }
+        await wait(pause);
+      }
+    }
+  }
+
+  #openOnce() {
+    const request = { url: this.#url, token: this.#token, headers: this.#headers, timeout: this.#timeouts.connect };
+    const { WebSocket, fetch, upgrade } = this.#options;
+    if (WebSocket) return openWithConstructor(WebSocket, request);
+    if (upgrade === 'fetch' || isWorkers()) return openWithFetch(fetch ?? globalThis.fetch, request);
+    if (platformOpen) return platformOpen(request);
+    if (globalThis.WebSocket) return openWithConstructor(globalThis.WebSocket, request);
+    return Promise.reject(new ConnectionError('There is no WebSocket on this platform: pass one as the option WebSocket'));
+  }
+}
+
+// What is served over HTTP only, and what is not JSON: a WebSocket brings its status alone.
+const needsHttp = (call, status, body) =>
+  (status === 501 && body?.code === 'NOT_SUPPORTED') || (status === 200 && body === undefined && call.method === 'GET');
+
+// ---- fetch and fetchStream over a mux ----
+
+function jsonOf(body) {
+  if (body === undefined || body === null) return { ok: true };
+  if (typeof body !== 'string') return { ok: false };
+  try { return { ok: true, value: JSON.parse(body) }; } catch { return { ok: false }; }
+}
+const plain = headers => headers && Object.fromEntries(new Headers(headers));
+
+// The Response, with a streaming body when events come before the end; null when only HTTP serves it.
+function exchange(connection, call) {
+  return new Promise((resolve, reject) => {
+    let stream = null, control = null;
+    const begin = () => {
+      stream = new EventStream();
+      stream.stop = control.cancel;
+      stream.taken = control.credit;
+      resolve(new Response(sseBody(stream), { status: 200, headers: { 'Content-Type': 'text/event-stream' } }));
+    };
+    control = connection.start({ ...call, window: WINDOW }, {
+      stream: item => { if (!stream) begin(); stream.push(item, item.bytes); },
+      done: (status, body) => {
+        if (stream) stream.end();
+        else if (needsHttp(call, status, body)) resolve(null);
+        else resolve(jsonResponse(status, body));
+      },
+      error: e => { if (stream) stream.fail(e); else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e))); else reject(e); },
+    });
+  });
+}
+const errorBody = e => ({ code: e.code, message: e.message, context: e.context, httpStatus: e.status });
+const jsonResponse = (status, body) => new Response(body === undefined || status === 204 || status === 304 ? null : JSON.stringify(body),
+  { status, headers: { 'Content-Type': 'application/json' } });
+
+function sseBody(stream) {
+  const encoder = new TextEncoder();
+  return new ReadableStream({
+    async pull(controller) {
+      const { value, done } = await stream.next();
+      if (done) return controller.close();
+      const id = value.id === undefined ? '' : `id: ${value.id}\n`;
+      const event = value.event === undefined ? '' : `event: ${value.event}\n`;
+      controller.enqueue(encoder.encode(`${id}${event}data: ${value.data}\n\n`));
+    },
+    cancel() { stream.cancel(); },
+  }, { highWaterMark: 0 });
+}
