@@ -3,6 +3,9 @@
 export type Mode = 'auto' | 'websocket' | 'http';
 export type Bytes = ArrayBuffer | ArrayBufferView;
 type Extra = { [field: string]: unknown };
+// By way of Response: `BodyInit` and `ReadableStream` are not global in every set of types.
+type Body = ConstructorParameters<typeof Response>[0];
+type ByteStream = NonNullable<Response['body']>;
 
 // ---- options ----
 
@@ -216,7 +219,7 @@ export class Transport {
   getMode(): 'websocket' | 'http';
   fetch(path: string, options?: RequestInit): Promise<Response>;
   /** The events as bytes of text/event-stream. */
-  fetchStream(path: string, body?: unknown, method?: 'GET' | 'POST'): Promise<ReadableStream<Uint8Array>>;
+  fetchStream(path: string, body?: unknown, method?: 'GET' | 'POST'): Promise<ByteStream>;
   request(call: { method: string; path: string; body?: object; headers?: Record<string, string>; timeout?: number } & CallOptions): Promise<{ status: number; body: any }>;
   dispose(): void;
 }
@@ -243,9 +246,9 @@ declare class Files {
   replace(path: string, edits: { old: string; new: string; all?: boolean }[], options?: InSession): Promise<{ path: string; replacements: number } & Extra>;
   batchFiles(operations: { path: string; body: object }[], options?: InSession): Promise<{ results: { status: number; body: any }[]; failed: number }>;
   getArchive(path: string, options?: RequestInit): Promise<Response>;
-  putArchive(path: string, body: BodyInit, options?: RequestInit): Promise<any>;
+  putArchive(path: string, body: Body, options?: RequestInit): Promise<any>;
   getRaw(path: string, options?: RequestInit): Promise<Response>;
-  putRaw(path: string, body: BodyInit, options?: Omit<RequestInit, 'mode'> & { mode?: string; parents?: boolean }): Promise<any>;
+  putRaw(path: string, body: Body, options?: Omit<RequestInit, 'mode'> & { mode?: string; parents?: boolean }): Promise<any>;
   watch(path: string, options?: WatchOptions): Stream<WatchEvent>;
   checkChanges(path: string, options?: WatchOptions & { since?: string }): Promise<{ status: 'unchanged' | 'changed' | 'resync'; reason?: string; version: string }>;
 }
