@@ -98,12 +98,6 @@ static void close_execs(cp_services *s) {
     cp_output_drains_close(s->loop);
 }
 
-static int open_uploads(cp_services *s, cp_err *err) {
-    if (!s->files) return 0;
-    s->uploads = cp_uploads_open(s, err);
-    return s->uploads ? 0 : -1;
-}
-
 /* ---- all ---- */
 
 void cp_services_held(cp_services *s, const cp_held *h) {
@@ -122,8 +116,10 @@ void cp_services_held(cp_services *s, const cp_held *h) {
 int cp_services_open(cp_services *s, cp_err *err) {
     (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
     if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&
-        cp_sessions_open(s, err) == 0 && open_uploads(s, err) == 0)
+        cp_sessions_open(s, err) == 0) {
+        if (s->files) s->uploads = cp_uploads_open(s);
         return 0;
+    }
     cp_services_close(s);
     return -1;
 }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool cp_upload_id_valid(cp_str id) {
@@ -35,6 +36,18 @@ static void record_name(cp_str id, char out[CP_UPLOAD_ID_MAX + 3]) {
 
 /* ---- records ---- */
 
+int cp_uploads_dir(cp_uploads *u) {
+    int none = -1, dir = atomic_load(&u->dir);
+    if (dir >= 0) return dir;
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/uploads", u->svc->state_dir);
+    if (mkdir(cp_buf_z(&path), 0700) < 0 && errno != EEXIST) return -1;
+    dir = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0 || atomic_compare_exchange_strong(&u->dir, &none, dir)) return dir;
+    close(dir); /* another thread was faster */
+    return none;
+}
+
 static int lock(int fd, cp_upload_how how) {
     int rc;
     if (how == CP_UPLOAD_PEEK) return 0;
@@ -43,11 +56,13 @@ static int lock(int fd, cp_upload_how how) {
     return rc;
 }
 
-static int lock_record(const cp_uploads *u, const char *file, cp_upload_how how, cp_upload *p) {
+static int lock_record(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *p) {
     struct stat st;
+    int dir = cp_uploads_dir(u);
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (how == CP_UPLOAD_CREATE ? O_CREAT : 0);
+    if (dir < 0) return -1;
     for (;;) {
-        cp_autofd int fd = openat(u->dir, file, flags, 0600);
+        cp_autofd int fd = openat(dir, file, flags, 0600);
         if (fd < 0) return errno == ENOENT ? 0 : -1;
         if (lock(fd, how) < 0 || fstat(fd, &st) < 0) return -1;
         if (st.st_nlink == 0) continue; /* removed while we waited */
@@ -102,7 +117,7 @@ static int read_record(const cp_uploads *u, cp_upload *p) {
     return 0;
 }
 
-int cp_upload_open(const cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out) {
+int cp_upload_open(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out) {
     int got = lock_record(u, file, how, out);
     if (got <= 0) return got;
     if (read_record(u, out) == 0) return 1;
@@ -111,12 +126,12 @@ int cp_upload_open(const cp_uploads *u, const char *file, cp_upload_how how, cp_
     return errno = sys, -1;
 }
 
-void cp_upload_remove(const cp_uploads *u, cp_upload *p) {
+void cp_upload_remove(cp_uploads *u, cp_upload *p) {
     cp_where w;
     cp_autostage cp_stage s = CP_STAGE_EMPTY;
     if (p->present && cp_where_init(&w, u->svc->files, "/", cp_str_of(p->full), NULL) == 0)
         (void)cp_stage_open_as(&s, &w, p->temp, false, NULL); /* the stage's end takes the file along */
-    unlinkat(u->dir, p->file, 0);
+    unlinkat(cp_uploads_dir(u), p->file, 0);
 }
 
 /* ---- pieces ---- */

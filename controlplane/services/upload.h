@@ -7,9 +7,9 @@ typedef struct cp_uploads cp_uploads;
 
 enum { CP_UPLOAD_ID_MAX = 128, CP_UPLOAD_IDLE_S = 300 };
 
-/* Opens <state>/uploads, where former servers have left theirs, and begins to clear away what is abandoned. Loop; what
- * s points to outlives the work on the io pool. */
-cp_uploads *cp_uploads_open(cp_services *s, cp_err *err);
+/* For <state>/uploads, where former servers have left theirs; begins to clear away what is abandoned. Loop; what s
+ * points to outlives the work on the io pool. */
+cp_uploads *cp_uploads_open(cp_services *s);
 void cp_uploads_close(cp_uploads *u); /* nothing may be running but its own work; NULL is fine. Loop */
 
 bool cp_upload_id_valid(cp_str id); /* 1..128 of [A-Za-z0-9_.:-] */

@@ -7,7 +7,7 @@
 
 struct cp_uploads {
     cp_services *svc;
-    int dir;                     /* <state>/uploads */
+    _Atomic int dir;             /* <state>/uploads; -1: not opened yet. Use cp_uploads_dir */
     _Atomic int64_t open, bytes; /* unfinished ones, as of the last sweep and what came since */
     atomic_flag sweeping;
     cp_timer timer;
@@ -31,9 +31,13 @@ typedef struct cp_upload {
 static inline void cp_autoupload_(cp_upload *p) { cp_close(&p->fd); }
 #define cp_autoupload __attribute__((cleanup(cp_autoupload_)))
 
+/* The folder of the records, made when it is first needed: a full disk must not keep a server from starting. -1 with
+ * errno. */
+int cp_uploads_dir(cp_uploads *u);
+
 /* CREATE: it need not be there; WAIT for the lock; TRY: EWOULDBLOCK when somebody has it; PEEK: read it without. */
 typedef enum { CP_UPLOAD_CREATE, CP_UPLOAD_WAIT, CP_UPLOAD_TRY, CP_UPLOAD_PEEK } cp_upload_how;
 /* Opens, locks and reads a record. 1; 0 when there is none; -1 with errno. */
-int cp_upload_open(const cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out);
+int cp_upload_open(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out);
 /* The record and its temporary file; the counts are the caller's. */
-void cp_upload_remove(const cp_uploads *u, cp_upload *p);
+void cp_upload_remove(cp_uploads *u, cp_upload *p);

@@ -37,7 +37,8 @@ static void note(sweep *s, const cp_upload *p) {
 }
 
 static void look(sweep *s) {
-    cp_autodir DIR *d = cp_dir_open(s->u->dir, ".");
+    int dir = cp_uploads_dir(s->u);
+    cp_autodir DIR *d = dir < 0 ? NULL : cp_dir_open(dir, ".");
     cp_autofree cp_upload *p = cp_alloc(sizeof *p); /* the stacks of HTTP workers are small */
     if (!d) return;
     for (struct dirent *e; (e = cp_dir_next(d));) {
@@ -93,7 +94,7 @@ void cp_uploads_sweep(cp_uploads *u, uint64_t uploads, uint64_t bytes) {
 /* ---- now and then ---- */
 
 static void uploads_free(cp_uploads *u) {
-    cp_close(&u->dir);
+    if (u->dir >= 0) close(u->dir);
     free(u);
 }
 
@@ -115,19 +116,10 @@ static void sweep_start(cp_uploads *u) {
 
 static void sweep_again(cp_timer *t) { sweep_start(CP_CONTAINER(t, cp_uploads, timer)); }
 
-cp_uploads *cp_uploads_open(cp_services *s, cp_err *err) {
-    cp_autobuf cp_buf path = {0};
-    cp_buf_addf(&path, "%s/uploads", s->state_dir);
-    int dir = -1;
-    if (mkdir(cp_buf_z(&path), 0700) == 0 || errno == EEXIST)
-        dir = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0) {
-        cp_fail_sys(err, CP_E_FILESYSTEM_ERROR, errno, "state folder %s", cp_buf_z(&path));
-        return NULL;
-    }
+cp_uploads *cp_uploads_open(cp_services *s) {
     cp_uploads *u = cp_new(cp_uploads);
     u->svc = s;
-    u->dir = dir;
+    u->dir = -1;
     sweep_start(u);
     return u;
 }

@@ -1,6 +1,7 @@
 /* Chunked upload (conflux-additions.md, "Files"), by its handlers, with servers that come and go. */
 #include "tests/component/files_fixture.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #include "component/config_fixture.h"
@@ -8,11 +9,7 @@
 
 static char state_dir[64];
 
-static void server_starts(void) {
-    cp_err err = {0};
-    fx.svc.uploads = cp_uploads_open(&fx.svc, &err);
-    if (!fx.svc.uploads) fail_msg("%s", err.msg);
-}
+static void server_starts(void) { fx.svc.uploads = cp_uploads_open(&fx.svc); }
 
 static void server_ends(void) {
     cp_uploads_close(fx.svc.uploads);
@@ -219,6 +216,77 @@ static void a_full_disk_leaves_nothing_or_what_was_there(void **state) {
     fx_holds("f", "abcdef", 6);
 }
 
+/* Eight at once with the same piece, over and over: it is taken once, the others are told the size. */
+enum { RACERS = 8, ROUNDS = 20 };
+
+typedef struct racer {
+    pthread_t thread;
+    pthread_barrier_t *go;
+    int taken, told;
+} racer;
+
+static void *race(void *arg) {
+    racer *r = arg;
+    cp_where w;
+    cp_err err = {0};
+    cp_upload_state st;
+    if (cp_where_init(&w, fx.svc.files, fx.dir, CP_STR("raced"), &err) < 0) return NULL;
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        cp_upload_piece piece = {.id = CP_STR("race"),
+                                 .given = CP_STR("raced"),
+                                 .offset = 4 * i,
+                                 .data = CP_STR("abcd"),
+                                 .final = i == ROUNDS - 1,
+                                 .owner = CP_OWNER_KEEP};
+        pthread_barrier_wait(r->go);
+        if (cp_upload_put(fx.svc.uploads, &w, &piece, &st, &err) == 0) r->taken++;
+        else if (err.code == CP_E_OFFSET_CONFLICT && st.size == 4 * (i + 1)) r->told++;
+    }
+    return NULL;
+}
+
+static void at_once(void **state) {
+    (void)state;
+    racer racers[RACERS] = {0};
+    pthread_barrier_t go;
+    int taken = 0, told = 0;
+    pthread_barrier_init(&go, NULL, RACERS);
+    for (size_t i = 0; i < RACERS; i++) {
+        racers[i].go = &go;
+        assert_int_equal(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
+    }
+    for (size_t i = 0; i < RACERS; i++) {
+        pthread_join(racers[i].thread, NULL);
+        taken += racers[i].taken;
+        told += racers[i].told;
+    }
+    pthread_barrier_destroy(&go);
+    /* The last piece may come again: all eight are answered alike. */
+    assert_int_equal(taken, ROUNDS - 1 + RACERS);
+    assert_int_equal(told, (ROUNDS - 1) * (RACERS - 1));
+    struct stat st;
+    assert_int_equal(stat(fx_path("raced"), &st), 0);
+    assert_int_equal(st.st_size, 4 * ROUNDS);
+    assert_int_equal(temporaries(), 0);
+}
+
+/* No folder can be made for the records: refused, and well as soon as one can. */
+static void a_state_folder_without_room(void **state) {
+    (void)state;
+    char path[80];
+    server_ends();
+    snprintf(path, sizeof path, "%s/uploads", state_dir);
+    assert_int_equal(remove(path), 0);
+    cp_autofd int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    cp_err err = {0};
+    fx.svc.workers = cp_workers_new(fx.svc.loop, 1, &err);
+    server_starts();
+    assert_int_equal(put("u", "f", 0, "x", true), 500);
+    assert_int_equal(get("u"), 500);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(put("u", "f", 0, "x", true), 200);
+}
+
 static void too_many(void **state) {
     (void)state;
     char temp[CP_PATH_MAX] = "";
@@ -272,6 +340,8 @@ int main(void) {
         T(fields_are_checked),
         T(confined_to_the_root),
         T(a_full_disk_leaves_nothing_or_what_was_there),
+        T(at_once),
+        T(a_state_folder_without_room),
         T(too_many),
         T(too_many_bytes),
         T(abandoned_ones_go),
