@@ -19,6 +19,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,6 +155,7 @@ static inline size_t file_size(const server *s, const char *name) {
 typedef enum {
     DOOR_OPEN,
     DOOR_NO_UPGRADE, /* 404 for what asks for /ws, everything else goes through */
+    DOOR_DEAF,       /* no answer at all to that */
     DOOR_SILENT,     /* takes connections and bytes, answers nothing */
     DOOR_ONE_WAY,    /* requests go in, no answer comes out */
     DOOR_SHUT,       /* connections end as soon as they are made */
@@ -165,6 +167,7 @@ typedef struct door {
     pthread_t thread;
     int listener, wake[2];
     uint16_t port, to;
+    const char *path; /* not NULL: a Unix socket instead of a port */
     char url[64];
     atomic_int mode, accepted, cut; /* cut: raise it to end all connections */
     atomic_bool stop;
@@ -174,10 +177,14 @@ typedef struct door {
     } pair[PAIRS];
 } door;
 
-static inline int door_connect(uint16_t port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+static inline int door_connect(const door *d) {
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(d->to), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    if (d->path) snprintf(un.sun_path, sizeof un.sun_path, "%s", d->path);
+    const struct sockaddr *a = d->path ? (const void *)&un : (const void *)&in;
+    int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, a, d->path ? sizeof un : sizeof in) == 0) return fd;
     close(fd);
     return -1;
 }
@@ -195,7 +202,7 @@ static inline void door_accept(door *d) {
     atomic_fetch_add(&d->accepted, 1);
     while (i < PAIRS && d->pair[i].in >= 0) i++;
     int mode = atomic_load(&d->mode), out = -1;
-    if (i == PAIRS || mode == DOOR_SHUT || (mode != DOOR_SILENT && (out = door_connect(d->to)) < 0)) {
+    if (i == PAIRS || mode == DOOR_SHUT || (mode != DOOR_SILENT && (out = door_connect(d)) < 0)) {
         close(fd);
         return;
     }
@@ -213,22 +220,31 @@ static inline bool door_sendall(int fd, const char *p, size_t n) {
     return true;
 }
 
+/* True: the connection is to end. */
 static inline bool door_refuses(door *d, int i, const char *p, size_t n) {
     static const char no[] = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     bool first = !d->pair[i].begun;
+    int mode = atomic_load(&d->mode);
     d->pair[i].begun = true;
-    if (!first || atomic_load(&d->mode) != DOOR_NO_UPGRADE || n < 7 || memcmp(p, "GET /ws", 7) != 0) return false;
-    door_sendall(d->pair[i].in, no, sizeof no - 1);
-    return true;
+    if (!first || n < 7 || memcmp(p, "GET /ws", 7) != 0) return false;
+    if (mode == DOOR_DEAF) {
+        close(d->pair[i].out);
+        d->pair[i].out = -1;
+    }
+    if (mode == DOOR_NO_UPGRADE) door_sendall(d->pair[i].in, no, sizeof no - 1);
+    return mode == DOOR_NO_UPGRADE;
 }
 
 static inline void door_move(door *d, int i, bool inward) {
     char p[16384];
     int mode = atomic_load(&d->mode);
     ssize_t n = recv(inward ? d->pair[i].in : d->pair[i].out, p, sizeof p, 0);
-    bool dropped = mode == DOOR_SILENT || (mode == DOOR_ONE_WAY && !inward) || d->pair[i].out < 0;
-    if (n <= 0 || (inward && door_refuses(d, i, p, (size_t)n))) door_end(d, i);
-    else if (!dropped && !door_sendall(inward ? d->pair[i].out : d->pair[i].in, p, (size_t)n)) door_end(d, i);
+    if (n <= 0 || (inward && door_refuses(d, i, p, (size_t)n))) {
+        door_end(d, i);
+        return;
+    }
+    if (mode == DOOR_SILENT || (mode == DOOR_ONE_WAY && !inward) || d->pair[i].out < 0) return;
+    if (!door_sendall(inward ? d->pair[i].out : d->pair[i].in, p, (size_t)n)) door_end(d, i);
 }
 
 static inline void *door_run(void *arg) {
@@ -301,6 +317,9 @@ static inline conflux_client *client_of(const char *url, conflux_mode mode) {
     if (!c) fail_msg("%s", err.message);
     return c;
 }
+
+/* After a kill: until there is a server again. A client that has never been connected does not wait by itself. */
+static inline void wait_up(conflux_client *c) { wait_until(conflux_connect(c, NULL) == 0); }
 
 /* The answer's body; the caller frees it. Fails the test when there is none, or its status is another. */
 static inline char *body_of(conflux_client *c, const conflux_request *rq, int status) {

@@ -273,11 +273,12 @@ typedef struct dialer {
 
 void dial_init(engine *e);
 void dial_stop(engine *e);
-void dial_need(engine *e);                              /* somebody wants a connection, or another one */
-void dial_worked(engine *e);                            /* a connection has proved itself: the backoff begins anew */
-void link_opened(link_conn *l);                         /* called by link.c */
-void link_lost(link_conn *l, const conflux_error *err); /* by link.c: frees the link */
-void dial_probed(engine *e, const conflux_error *err);  /* by http.c; NULL: it was answered */
+void dial_need(engine *e);                                /* somebody wants a connection, or another one */
+void dial_worked(engine *e);                              /* a connection has proved itself: the backoff begins anew */
+void link_opened(link_conn *l);                           /* called by link.c */
+void link_lost(link_conn *l, const conflux_error *err);   /* by link.c: frees the link */
+void dial_lost_http(engine *e, const conflux_error *err); /* by http.c: nobody is there any more */
+void dial_probed(engine *e, const conflux_error *err);    /* by http.c; NULL: it was answered */
 
 /* ---- engine.c ---- */
 

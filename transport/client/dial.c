@@ -169,6 +169,15 @@ void link_lost(link_conn *l, const conflux_error *err) {
     orphan_calls(e, l, err);
 }
 
+void dial_lost_http(engine *e, const conflux_error *err) {
+    if (e->active != CONFLUX_HTTP) return;
+    e->active = CONFLUX_AUTO;
+    e->dial.cause = *err;
+    cp_timer_stop(e->loop, &e->dial.upgrade);
+    if (e->dial.phase == DIAL_IDLE) pause_then_try(e, err);
+    else engine_tell(e, CONFLUX_RECONNECTING, CONFLUX_AUTO, err, 0);
+}
+
 /* ---- attempts ---- */
 
 static void try_now(engine *e) {

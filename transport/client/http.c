@@ -19,7 +19,8 @@ struct http_call {
     http_call *next; /* spare */
     struct curl_slist *headers;
     cp_buf head, body, piece;
-    cp_buf request; /* what of the call's body is sent: moved from it */
+    cp_buf request; /* the call's body with options put in, if there are any */
+    cp_str send;    /* that, or the body itself, which stays the call's: it may be sent again elsewhere */
     size_t read;
     sse sse;
     bool judged, events, collect, paused, too_large;
@@ -96,8 +97,8 @@ void http_credit(conflux_call *c) {
 
 static size_t on_read(char *p, size_t size, size_t n, void *arg) {
     http_call *h = arg;
-    size_t left = h->request.n - h->read, take = n * size < left ? n * size : left;
-    if (take) memcpy(p, h->request.p + h->read, take);
+    size_t left = h->send.n - h->read, take = n * size < left ? n * size : left;
+    if (take) memcpy(p, h->send.p + h->read, take);
     h->read += take;
     return take;
 }
@@ -108,13 +109,13 @@ static void set_body(http_call *h) {
     int n = 0;
     if (c->priority != CC_NORMAL) n = snprintf(pairs, sizeof pairs, "\"priority\":%u,", c->priority);
     if (c->kill_on_disconnect) snprintf(pairs + n, sizeof pairs - (size_t)n, "\"onDisconnect\":\"kill\",");
-    if (*pairs && !c->content_type) json_insert(&h->request, cp_buf_str(&c->body), cp_str_of(pairs));
-    else h->request = cp_take(c->body);
-    cp_buf_free(&c->body);
+    bool insert = *pairs && !c->content_type;
+    if (insert) json_insert(&h->request, cp_buf_str(&c->body), cp_str_of(pairs));
+    h->send = cp_buf_str(insert ? &h->request : &c->body);
     curl_easy_setopt(h->easy, CURLOPT_POST, 1L);
-    curl_easy_setopt(h->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)h->request.n);
+    curl_easy_setopt(h->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)h->send.n);
     if (c->idempotent) {
-        curl_easy_setopt(h->easy, CURLOPT_POSTFIELDS, h->request.p);
+        curl_easy_setopt(h->easy, CURLOPT_POSTFIELDS, h->send.n ? h->send.p : "");
     } else {
         curl_easy_setopt(h->easy, CURLOPT_READFUNCTION, on_read);
         curl_easy_setopt(h->easy, CURLOPT_READDATA, h);
@@ -193,6 +194,12 @@ static void http_free(http_call *h) {
 
 /* ---- running ---- */
 
+bool http_sent(const conflux_call *c) {
+    long bytes = 0;
+    if (c->http) curl_easy_getinfo(c->http->easy, CURLINFO_REQUEST_SIZE, &bytes);
+    return bytes > 0;
+}
+
 static conflux_call *next_waiting(engine *e) {
     for (int k = CC_PRIORITIES; k-- > 0;) {
         conflux_call *c = queue_pop(&e->http_waiting[k]);
@@ -243,12 +250,6 @@ void http_drop_call(engine *e, conflux_call *c) {
 
 void http_next(cp_deferred *d) { begin_waiting(CP_CONTAINER(d, engine, http_next)); }
 
-bool http_sent(const conflux_call *c) {
-    long bytes = 0;
-    if (c->http) curl_easy_getinfo(c->http->easy, CURLINFO_REQUEST_SIZE, &bytes);
-    return bytes > 0;
-}
-
 static void probe_done(http_call *h, CURLcode rc) {
     engine *e = h->eng;
     conflux_error err = {0};
@@ -265,24 +266,37 @@ static void probe_done(http_call *h, CURLcode rc) {
     dial_probed(e, err.kind ? &err : NULL);
 }
 
+static void answered(http_call *h, int status) {
+    conflux_response r = {.status = status, .mode = CONFLUX_HTTP, .body_len = h->body.n};
+    cp_buf_z(&h->body);
+    cp_buf_z(&h->head);
+    r.body = r.body_len ? cp_take(h->body).p : NULL;
+    r.headers = cp_take(h->head).p;
+    call_end(h->call, &r, NULL);
+}
+
 static void call_done(http_call *h, CURLcode rc) {
     conflux_error err;
+    conflux_call *c = h->call;
     long status = 0;
     curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (h->too_large) {
-        fail(&err, CONFLUX_E_TOO_LARGE, "the answer is over %llu bytes", (unsigned long long)h->eng->set.o.max_answer);
-    } else if (rc) {
-        fail_curl(&err, rc, h->error);
-    } else {
-        conflux_response r = {.status = (int)status, .mode = CONFLUX_HTTP, .body_len = h->body.n};
-        cp_buf_z(&h->body);
-        cp_buf_z(&h->head);
-        r.body = r.body_len ? cp_take(h->body).p : NULL;
-        r.headers = cp_take(h->head).p;
-        call_end(h->call, &r, NULL);
+    if (!rc) {
+        answered(h, (int)status);
         return;
     }
-    call_end(h->call, NULL, &err);
+    fail_curl(&err, rc, h->error);
+    if (h->too_large)
+        fail(&err, CONFLUX_E_TOO_LARGE, "the answer is over %llu bytes", (unsigned long long)h->eng->set.o.max_answer);
+    else if (http_sent(c)) /* libcurl's second attempt may have failed otherwise than the first, which had sent it */
+        err.kind = CONFLUX_E_CONNECTION_LOST;
+    if (err.kind == CONFLUX_E_CONNECT && !c->over_http && c->eng->active != CONFLUX_WEBSOCKET) {
+        http_drop_call(c->eng, c); /* nobody there: it waits, as it would without a WebSocket */
+        dial_lost_http(c->eng, &err);
+        c->state = CALL_NEW;
+        engine_route(c->eng, c);
+    } else {
+        call_end(c, NULL, &err);
+    }
 }
 
 static void http_done(pump *p, CURL *easy, CURLcode rc) {
@@ -296,7 +310,8 @@ static void http_done(pump *p, CURL *easy, CURLcode rc) {
 
 int http_probe(engine *e, conflux_error *err) {
     e->probe = http_new(e, NULL);
-    curl_easy_setopt(e->probe->easy, CURLOPT_TIMEOUT_MS, (long)(e->set.o.connect_timeout_ms & INT32_MAX));
+    uint32_t ms = e->set.o.mode == CONFLUX_AUTO ? e->set.o.connect_timeout_ms / 2 : e->set.o.connect_timeout_ms;
+    curl_easy_setopt(e->probe->easy, CURLOPT_TIMEOUT_MS, (long)(ms & INT32_MAX));
     if (pump_add(&e->http, e->probe->easy, err) == 0) return 0;
     http_free(cp_take(e->probe));
     return -1;

@@ -70,11 +70,16 @@ void link_close(link_conn *l, unsigned code) {
 static void on_too_late(cp_timer *t) {
     link_conn *l = CP_CONTAINER(t, link_conn, deadline);
     conflux_error err;
+    bool upgrading = l->state == LINK_UPGRADING, may_fall_back = l->eng->set.o.mode == CONFLUX_AUTO;
     /* With a connection but no answer, something between us does not let the upgrade through. */
-    bool upgrading = l->state == LINK_UPGRADING;
-    fail(&err, upgrading ? CONFLUX_E_UPGRADE : CONFLUX_E_CONNECT_TIMEOUT, "%s within %u ms",
-         upgrading ? "no answer to the WebSocket upgrade" : "no connection", l->eng->set.o.connect_timeout_ms);
+    fail(&err, upgrading && may_fall_back ? CONFLUX_E_UPGRADE : CONFLUX_E_CONNECT_TIMEOUT, "%s in time",
+         upgrading ? "no answer to the WebSocket upgrade" : "no connection");
     link_fail(l, &err);
+}
+
+/* In auto mode HTTP must still have a chance before those who wait give up. */
+static uint32_t patience(const settings *s) {
+    return s->o.mode == CONFLUX_AUTO ? s->o.connect_timeout_ms / 2 : s->o.connect_timeout_ms;
 }
 
 /* ---- up ---- */
@@ -212,7 +217,7 @@ link_conn *link_open(engine *e, conflux_error *err) {
     curl_easy_setopt(l->easy, CURLOPT_URL, e->set.origin);
     curl_easy_setopt(l->easy, CURLOPT_CONNECT_ONLY, 1L);
     curl_easy_setopt(l->easy, CURLOPT_HTTPPROXYTUNNEL, 1L);
-    cp_timer_start(e->loop, &l->deadline, e->set.o.connect_timeout_ms, on_too_late);
+    cp_timer_start(e->loop, &l->deadline, patience(&e->set), on_too_late);
     trace(e, "+ websocket %llu connecting", (unsigned long long)l->number);
     if (pump_add(&l->pump, l->easy, err) < 0) {
         curl_easy_cleanup(cp_take(l->easy));

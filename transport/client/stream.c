@@ -18,6 +18,7 @@ struct conflux_stream {
     char *execution_id;
     char last_id[CC_EVENT_ID_MAX]; /* of the last event that the reader was given */
     uint32_t timeout, idle;
+    bool resumed;
     node *held; /* what the reader looks at */
     pthread_mutex_t mu;
     pthread_cond_t cond;
@@ -82,7 +83,11 @@ static void drop_held(conflux_stream *s) {
 
 static int verdict(const conflux_stream *s, conflux_error *err) {
     if (!s->err.kind) return conflux_check(&s->r, err);
-    if (err) *err = s->err;
+    if (!err) return -1;
+    *err = s->err;
+    if (!s->resumed) return -1;
+    err->resumable = 1; /* what was lost is only another attempt at the rest */
+    snprintf(err->execution_id, sizeof err->execution_id, "%s", s->execution_id);
     return -1;
 }
 
@@ -128,6 +133,7 @@ int conflux_stream_resume(conflux_stream *s, conflux_error *err) {
     }
     conflux_call_free(s->call);
     s->call = c;
+    s->resumed = true;
     return 0;
 }
 

@@ -4,17 +4,21 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-/* A command as a JSON string. */
+/* {"command":"…"}; the caller frees it. */
 static char *body_of(const char *command) {
-    char *body = malloc(2 * strlen(command) + 64), *o = body + sprintf(body, "{\"command\":\"");
+    char *body = NULL;
+    size_t n;
+    FILE *f = open_memstream(&body, &n);
+    if (!f) return NULL;
+    fputs("{\"command\":\"", f);
     for (; *command; command++) {
-        if (*command == '"' || *command == '\\') *o++ = '\\';
-        *o++ = *command;
+        if (*command == '"' || *command == '\\') fputc('\\', f);
+        fputc(*command, f);
     }
-    strcpy(o, "\"}");
+    fputs("\"}", f);
+    fclose(f);
     return body;
 }
 

@@ -1,0 +1,592 @@
+/* The client library when things go wrong: refusals, silence, lost connections, a server that is killed. */
+#include "component/client_fixture.h"
+
+static server srv;
+
+static const conflux_mode modes[] = {CONFLUX_WEBSOCKET, CONFLUX_HTTP, CONFLUX_AUTO};
+
+typedef struct seen {
+    conflux_error err;
+    int status;
+    atomic_int events;
+    atomic_bool done;
+} seen;
+
+static void see_event(void *arg, conflux_call *call, const conflux_event *ev) {
+    (void)call, (void)ev;
+    atomic_fetch_add(&((seen *)arg)->events, 1);
+}
+
+static void see_done(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
+    seen *s = arg;
+    (void)call;
+    if (err) s->err = *err;
+    s->status = r ? r->status : 0;
+    atomic_store(&s->done, true);
+}
+
+static conflux_call *begin(conflux_client *c, const conflux_request *rq, seen *s) {
+    conflux_error err;
+    conflux_handlers h = {.on_done = see_done, .arg = s};
+    *s = (seen){.status = -1};
+    conflux_call *call = conflux_start(c, rq, &h, &err);
+    if (!call) fail_msg("%s", err.message);
+    return call;
+}
+
+static void finish(conflux_call *call, seen *s) {
+    wait_until(atomic_load(&s->done));
+    conflux_call_free(call);
+}
+
+/* ---- refusals ---- */
+
+static void t_wrong_token(void **state) {
+    (void)state;
+    server guarded;
+    char file[] = "/tmp/conflux-client-token-XXXXXX", *extra[] = {(char[]){"--token-file"}, file, NULL};
+    int fd = mkstemp(file);
+    assert_int_equal(write(fd, "right-token\n", 12), 12);
+    close(fd);
+    server_start(&guarded, extra);
+    for (size_t i = 0; i < 3; i++) {
+        conflux_options o = {.url = guarded.url, .mode = modes[i], .token = "wrong-token"};
+        conflux_error err;
+        conflux_response r;
+        conflux_request rq = {.path = "/api/ping"};
+        conflux_client *c = conflux_client_new(&o, &err);
+        assert_int_equal(conflux_connect(c, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_UNAUTHORIZED);
+        assert_int_equal(err.status, 401);
+        assert_null(strstr(err.message, "wrong-token"));
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_UNAUTHORIZED);
+        assert_int_equal(conflux_get_state(c), CONFLUX_DISCONNECTED);
+        conflux_client_free(c);
+        o.token = "right-token";
+        c = conflux_client_new(&o, &err);
+        assert_int_equal(conflux_connect(c, &err), 0);
+        expect_output(c, "echo in", "in\\n");
+        conflux_client_free(c);
+    }
+    server_stop(&guarded);
+    unlink(file);
+}
+
+static void t_nobody_there(void **state) {
+    (void)state;
+    door d;
+    door_open(&d, srv.port, DOOR_OPEN);
+    door_close(&d); /* a port that was free a moment ago */
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(d.url, modes[i]);
+        conflux_error err;
+        conflux_response r;
+        conflux_request rq = {.path = "/api/execute", .body = "{\"command\":\"true\"}"};
+        assert_int_equal(conflux_connect(c, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_CONNECT);
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_CONNECT);
+        assert_true(err.retry_safe);
+        assert_int_equal(conflux_get_state(c), CONFLUX_DISCONNECTED);
+        conflux_client_free(c);
+    }
+}
+
+static void t_upgrade_refused(void **state) {
+    (void)state;
+    door d;
+    conflux_error err;
+    door_open(&d, srv.port, DOOR_NO_UPGRADE);
+    conflux_client *c = client_of(d.url, CONFLUX_WEBSOCKET);
+    assert_int_equal(conflux_connect(c, &err), -1);
+    assert_int_equal(err.kind, CONFLUX_E_UPGRADE);
+    assert_int_equal(err.status, 404);
+    conflux_client_free(c);
+    c = client_of(d.url, CONFLUX_AUTO);
+    assert_int_equal(conflux_connect(c, &err), 0);
+    assert_int_equal(conflux_get_mode(c), CONFLUX_HTTP);
+    expect_output(c, "echo by http", "by http\\n");
+    atomic_store(&d.mode, DOOR_OPEN); /* and back, by itself */
+    wait_until(conflux_get_mode(c) == CONFLUX_WEBSOCKET);
+    assert_true(conflux_is_connected(c));
+    expect_output(c, "echo by websocket", "by websocket\\n");
+    atomic_store(&d.mode, DOOR_NO_UPGRADE); /* and once more, in the middle of its life */
+    door_cut(&d);
+    wait_until(conflux_get_mode(c) == CONFLUX_HTTP);
+    expect_output(c, "echo again", "again\\n");
+    conflux_client_free(c);
+    door_close(&d);
+}
+
+static void t_upgrade_swallowed(void **state) {
+    (void)state;
+    door d;
+    conflux_error err;
+    conflux_options o = {.connect_timeout_ms = 1000};
+    door_open(&d, srv.port, DOOR_DEAF);
+    o.url = d.url;
+    conflux_client *c = conflux_client_new(&o, &err);
+    assert_int_equal(conflux_connect(c, &err), 0);
+    assert_int_equal(conflux_get_mode(c), CONFLUX_HTTP);
+    expect_output(c, "echo by http", "by http\\n");
+    conflux_client_free(c);
+    o.mode = CONFLUX_WEBSOCKET;
+    o.connect_timeout_ms = 100;
+    c = conflux_client_new(&o, &err);
+    assert_int_equal(conflux_connect(c, &err), -1);
+    assert_int_equal(err.kind, CONFLUX_E_CONNECT_TIMEOUT);
+    conflux_client_free(c);
+    door_close(&d);
+}
+
+/* ---- silence ---- */
+
+static void t_connect_deadline(void **state) {
+    (void)state;
+    door d;
+    door_open(&d, srv.port, DOOR_SILENT);
+    for (size_t i = 0; i < 3; i++) {
+        conflux_options o = {.url = d.url, .mode = modes[i], .connect_timeout_ms = 100};
+        conflux_error err;
+        conflux_response r;
+        conflux_request rq = {.path = "/api/execute", .body = "{\"command\":\"true\"}"};
+        conflux_client *c = conflux_client_new(&o, &err);
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_CONNECT_TIMEOUT);
+        assert_true(err.retry_safe);
+        conflux_client_free(c);
+    }
+    door_close(&d);
+}
+
+static void t_request_deadline(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        door d;
+        door_open(&d, srv.port, DOOR_OPEN);
+        conflux_client *c = client_of(d.url, modes[i]);
+        conflux_error err;
+        conflux_response r;
+        assert_int_equal(conflux_connect(c, &err), 0);
+        atomic_store(&d.mode, DOOR_ONE_WAY);
+        conflux_request rq = {.path = "/api/execute", .body = "{\"command\":\"true\"}", .timeout_ms = 100};
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_REQUEST_TIMEOUT);
+        assert_false(err.retry_safe); /* it may well have run */
+        rq = (conflux_request){.path = "/api/ping", .timeout_ms = 100};
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_REQUEST_TIMEOUT);
+        assert_true(err.retry_safe);
+        conflux_client_free(c);
+        door_close(&d);
+    }
+}
+
+static pid_t pid_in(const char *name) {
+    int pid = 0;
+    FILE *f = fopen(in_dir(&srv, name), "re");
+    if (!f || fscanf(f, "%d", &pid) != 1) pid = 0;
+    if (f) fclose(f);
+    return pid;
+}
+
+/* The server is told of the deadline: what nobody waits for does not run on. */
+static void t_deadline_ends_the_command(void **state) {
+    (void)state;
+    conflux_client *c = client_of(srv.url, CONFLUX_WEBSOCKET);
+    conflux_error err;
+    conflux_response r;
+    char body[300];
+    snprintf(body, sizeof body, "{\"command\":\"echo $$ > %s; exec sleep 1000\",\"sessionId\":\"__DISABLE_SESSION__\"}",
+             in_dir(&srv, "late"));
+    conflux_request rq = {.path = "/api/execute", .body = body, .timeout_ms = 1000};
+    assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+    assert_int_equal(err.kind, CONFLUX_E_REQUEST_TIMEOUT);
+    wait_until(pid_in("late") > 0);
+    wait_until(kill(pid_in("late"), 0) < 0);
+    conflux_client_free(c);
+}
+
+static void t_idle_stream(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        conflux_error err;
+        conflux_event ev;
+        int rc;
+        conflux_request rq = {.path = "/api/execute/stream",
+                              .body = "{\"command\":\"echo a; sleep 1000\"}",
+                              .idle_timeout_ms = 200,
+                              .kill_on_disconnect = 1};
+        conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+        while ((rc = conflux_stream_next(s, &ev, &err)) == 1) continue;
+        assert_int_equal(rc, -1);
+        assert_int_equal(err.kind, CONFLUX_E_IDLE_TIMEOUT);
+        conflux_stream_free(s);
+        conflux_client_free(c);
+    }
+}
+
+/* Neither an end nor an error of the socket says that this peer is gone. */
+static void t_dead_peer(void **state) {
+    (void)state;
+    door d;
+    seen s;
+    conflux_error err;
+    door_open(&d, srv.port, DOOR_OPEN);
+    conflux_options o = {.url = d.url, .mode = CONFLUX_WEBSOCKET, .ping_interval_ms = 50};
+    conflux_client *c = conflux_client_new(&o, &err);
+    assert_int_equal(conflux_connect(c, &err), 0);
+    atomic_store(&d.mode, DOOR_ONE_WAY);
+    conflux_request rq = {.path = "/api/ping"};
+    finish(begin(c, &rq, &s), &s);
+    assert_int_equal(s.err.kind, CONFLUX_E_CONNECTION_LOST);
+    assert_true(s.err.retry_safe);
+    conflux_client_free(c);
+    door_close(&d);
+}
+
+/* ---- lost connections ---- */
+
+static void t_what_is_safe(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        door d;
+        seen get, post, with_id, said;
+        conflux_error err;
+        door_open(&d, srv.port, DOOR_OPEN);
+        conflux_client *c = client_of(d.url, modes[i]);
+        assert_int_equal(conflux_connect(c, &err), 0);
+        atomic_store(&d.mode, DOOR_ONE_WAY);
+        char body[200], id[32];
+        snprintf(body, sizeof body, "{\"command\":\"echo x >> %s\",\"sessionId\":\"__DISABLE_SESSION__\"}",
+                 in_dir(&srv, i ? "safe1" : "safe0"));
+        snprintf(id, sizeof id, "safe-%zu", i);
+        conflux_request rq[] = {{.path = "/api/ping"},
+                                {.path = "/api/execute", .body = body},
+                                {.path = "/api/execute", .body = body, .execution_id = id},
+                                {.path = "/api/execute", .body = body, .idempotent = 1}};
+        conflux_call *calls[] = {begin(c, &rq[0], &get), begin(c, &rq[1], &post), begin(c, &rq[2], &with_id),
+                                 begin(c, &rq[3], &said)};
+        wait_until(file_size(&srv, i ? "safe1" : "safe0") == 6); /* three have run; no answer comes */
+        atomic_store(&d.mode, DOOR_SHUT);
+        door_cut(&d);
+        finish(calls[0], &get), finish(calls[1], &post), finish(calls[2], &with_id), finish(calls[3], &said);
+        assert_int_equal(get.err.kind, CONFLUX_E_CONNECTION_LOST);
+        assert_int_equal(post.err.kind, CONFLUX_E_CONNECTION_LOST);
+        assert_int_equal(with_id.err.kind, CONFLUX_E_CONNECTION_LOST);
+        assert_true(get.err.retry_safe && with_id.err.retry_safe && said.err.retry_safe);
+        assert_false(post.err.retry_safe || get.err.resumable || post.err.resumable);
+        assert_true(with_id.err.resumable);
+        assert_string_equal(with_id.err.execution_id, id);
+        atomic_store(&d.mode, DOOR_OPEN);
+        conflux_response r;
+        assert_int_equal(conflux_resume(c, id, 0, &r, &err), 0);
+        assert_non_null(strstr(r.body, "\"exitCode\":0"));
+        conflux_response_free(&r);
+        assert_int_equal(file_size(&srv, i ? "safe1" : "safe0"), 6);
+        conflux_client_free(c);
+        door_close(&d);
+    }
+}
+
+typedef struct states {
+    pthread_mutex_t mu;
+    int n;
+    conflux_state state[64];
+    uint32_t retry[64];
+} states;
+
+static void note_state(void *arg, conflux_client *c, const conflux_status *st) {
+    states *s = arg;
+    (void)c;
+    pthread_mutex_lock(&s->mu);
+    if (s->n < 64) {
+        s->state[s->n] = st->state;
+        s->retry[s->n++] = st->cause ? st->retry_in_ms : UINT32_MAX;
+    }
+    pthread_mutex_unlock(&s->mu);
+}
+
+static int count(states *s) {
+    pthread_mutex_lock(&s->mu);
+    int n = s->n;
+    pthread_mutex_unlock(&s->mu);
+    return n;
+}
+
+/* At once, then 10, 20, 40 … up to the cap; from the beginning again after a connection that has worked. */
+static void t_backoff(void **state) {
+    (void)state;
+    static const uint32_t want[] = {0, 10, 20, 40, 50, 50};
+    door d;
+    conflux_error err;
+    states s = {.mu = PTHREAD_MUTEX_INITIALIZER};
+    door_open(&d, srv.port, DOOR_OPEN);
+    conflux_options o = {.url = d.url,
+                         .mode = CONFLUX_WEBSOCKET,
+                         .backoff_ms = 10,
+                         .backoff_max_ms = 50,
+                         .on_state = note_state,
+                         .arg = &s};
+    conflux_client *c = conflux_client_new(&o, &err);
+    for (int round = 0; round < 2; round++) {
+        expect_output(c, "echo up", "up\\n");
+        atomic_store(&d.mode, DOOR_SHUT);
+        int before = count(&s);
+        door_cut(&d);
+        wait_until(count(&s) >= before + 6);
+        pthread_mutex_lock(&s.mu);
+        int at = 0;
+        for (int i = before; i < s.n && at < 6; i++) {
+            if (s.retry[i] == UINT32_MAX) continue; /* a change without a cause */
+            assert_int_equal(s.state[i], CONFLUX_RECONNECTING);
+            assert_int_equal(s.retry[i], want[at++]);
+        }
+        pthread_mutex_unlock(&s.mu);
+        assert_true(at >= 5);
+        atomic_store(&d.mode, DOOR_OPEN);
+        wait_until(conflux_is_connected(c));
+    }
+    conflux_client_free(c);
+    door_close(&d);
+}
+
+typedef struct order {
+    atomic_int *next;
+    int place;
+    atomic_bool done;
+} order;
+
+static void note_order(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
+    order *o = arg;
+    (void)call, (void)r, (void)err;
+    o->place = atomic_fetch_add(o->next, 1);
+    atomic_store(&o->done, true);
+}
+
+/* Calls made while there is no connection wait for the next one; those with a higher priority go first. */
+static void t_waiting_calls(void **state) {
+    (void)state;
+    door d;
+    conflux_error err;
+    atomic_int next = 0;
+    order o[8];
+    door_open(&d, srv.port, DOOR_OPEN);
+    conflux_client *c = client_of(d.url, CONFLUX_WEBSOCKET);
+    assert_int_equal(conflux_connect(c, &err), 0);
+    atomic_store(&d.mode, DOOR_SHUT);
+    door_cut(&d);
+    wait_until(conflux_get_state(c) == CONFLUX_RECONNECTING);
+    for (int i = 0; i < 8; i++) {
+        conflux_request rq = {.path = "/api/ping", .priority = i - 3};
+        conflux_handlers h = {.on_done = note_order, .arg = &o[i]};
+        o[i] = (order){.next = &next};
+        conflux_call_free(conflux_start(c, &rq, &h, &err));
+    }
+    atomic_store(&d.mode, DOOR_OPEN);
+    for (int i = 0; i < 8; i++) wait_until(atomic_load(&o[i].done));
+    for (int i = 0; i < 8; i++) assert_int_equal(o[i].place, 7 - i);
+    conflux_client_free(c);
+    door_close(&d);
+}
+
+static void t_http_priority(void **state) {
+    (void)state;
+    conflux_error err;
+    atomic_int next = 0;
+    order o[8];
+    seen first;
+    conflux_options opts = {.url = srv.url, .mode = CONFLUX_HTTP, .http_connections = 1};
+    conflux_client *c = conflux_client_new(&opts, &err);
+    assert_int_equal(conflux_connect(c, &err), 0);
+    char body[300];
+    snprintf(body, sizeof body, "{\"command\":\"while [ ! -e %s ]; do sleep 0.01; done\"}",
+             in_dir(&srv, "go-priority"));
+    conflux_request block = {.path = "/api/execute", .body = body};
+    conflux_call *call = begin(c, &block, &first);
+    for (int i = 0; i < 8; i++) {
+        conflux_request rq = {.path = "/api/ping", .priority = i - 3};
+        conflux_handlers h = {.on_done = note_order, .arg = &o[i]};
+        o[i] = (order){.next = &next};
+        conflux_call_free(conflux_start(c, &rq, &h, &err));
+    }
+    make_file(&srv, "go-priority");
+    for (int i = 0; i < 8; i++) wait_until(atomic_load(&o[i].done));
+    for (int i = 0; i < 8; i++) assert_int_equal(o[i].place, 7 - i);
+    finish(call, &first);
+    conflux_client_free(c);
+}
+
+/* ---- a server that is killed ---- */
+
+/* Over HTTP on a connection that has been used before: libcurl would send it again by itself. */
+static void t_killed_in_mid_call(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        seen s, t;
+        conflux_error err;
+        char body[400], starts[32], go[32], id[32];
+        snprintf(starts, sizeof starts, "starts-%zu", i);
+        snprintf(go, sizeof go, "go-%zu", i);
+        snprintf(id, sizeof id, "killed-%zu", i);
+        size_t n =
+            (size_t)snprintf(body, sizeof body, "{\"sessionId\":\"__DISABLE_SESSION__\",\"command\":\"echo x >> %s; ",
+                             in_dir(&srv, starts));
+        snprintf(body + n, sizeof body - n, "while [ ! -e %s ]; do sleep 0.01; done; echo done\"}", in_dir(&srv, go));
+        wait_up(c);
+        expect_output(c, "echo warm", "warm\\n");
+        conflux_request rq = {.path = "/api/execute", .body = body};
+        conflux_call *one = begin(c, &rq, &s);
+        rq.execution_id = id;
+        conflux_call *two = begin(c, &rq, &t);
+        wait_until(file_size(&srv, starts) == 4);
+        server_kill(&srv);
+        finish(one, &s);
+        if (s.err.kind != CONFLUX_E_CONNECTION_LOST) fail_msg("%zu %s", i, s.err.message);
+        assert_false(s.err.retry_safe);
+        assert_false(s.err.resumable);
+        wait_until(atomic_load(&t.done));
+        if (t.err.kind) { /* over HTTP libcurl may have asked again: it is the same execution */
+            assert_int_equal(t.err.kind, CONFLUX_E_CONNECTION_LOST);
+            assert_true(t.err.retry_safe && t.err.resumable);
+        }
+        conflux_call_free(two);
+        make_file(&srv, go);
+        conflux_response r;
+        assert_int_equal(conflux_resume(c, id, 0, &r, &err), 0);
+        if (!strstr(r.body, "\"stdout\":\"done\\n\"")) fail_msg("%s", r.body);
+        conflux_response_free(&r);
+        assert_int_equal(file_size(&srv, starts), 4); /* each was started once */
+        conflux_client_free(c);
+    }
+}
+
+static void add_output(char *all, size_t max, const char *data) {
+    const char *at = strstr(data, "\"type\":\"stdout\",\"data\":\"");
+    if (!at) return;
+    at += strlen("\"type\":\"stdout\",\"data\":\"");
+    size_t n = strcspn(at, "\""), have = strlen(all);
+    assert_true(have + n < max);
+    memcpy(all + have, at, n);
+    all[have + n] = '\0';
+}
+
+enum { LINES = 300, GATE = 100 };
+
+/* Prints LINES lines, and before each hundredth waits for a file of its name: so every kill finds it at work. */
+static void gated_command(char *body, size_t max, const char *prefix) {
+    snprintf(body, max,
+             "{\"command\":\"for i in $(seq 1 %d); do echo line $i; while [ $((i %% %d)) = 0 ] && [ ! -e %s$i ]; do "
+             "sleep 0.01; done; done\"}",
+             LINES, GATE, prefix);
+}
+
+/* Kills the server when the next gate has been reached, and opens it. */
+static void kill_at_gate(const char *all, const char *name, int *gate) {
+    char line[32], file[64];
+    snprintf(line, sizeof line, "line %d\\n", *gate);
+    if (*gate > LINES || !strstr(all, line)) return;
+    server_kill(&srv);
+    snprintf(file, sizeof file, "%s%d", name, *gate);
+    make_file(&srv, file);
+    *gate += GATE;
+}
+
+/* All of the output, once and in order, over three kills. */
+static void t_stream_resumes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        conflux_error err;
+        conflux_event ev;
+        char all[8192] = "", want[8192] = "", id[32], body[400];
+        int rc, gate = GATE;
+        snprintf(id, sizeof id, "gated-%zu-", i);
+        gated_command(body, sizeof body, in_dir(&srv, id));
+        wait_up(c);
+        conflux_request rq = {.path = "/api/execute/stream", .execution_id = id, .body = body};
+        conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+        for (;;) {
+            while ((rc = conflux_stream_next(s, &ev, &err)) == 1) {
+                add_output(all, sizeof all, ev.data);
+                kill_at_gate(all, id, &gate);
+            }
+            if (rc == 0) break;
+            if (!err.resumable) fail_msg("%s: %s", conflux_kind_name(err.kind), err.message);
+            assert_int_equal(conflux_stream_resume(s, &err), 0);
+        }
+        assert_int_equal(gate, LINES + GATE);
+        for (int k = 1; k <= LINES; k++) sprintf(want + strlen(want), "line %d\\n", k);
+        assert_string_equal(all, want);
+        conflux_stream_free(s);
+        conflux_client_free(c);
+    }
+}
+
+/* ---- ends of our own ---- */
+
+static void t_disconnect_ends_calls(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        seen s;
+        conflux_error err;
+        conflux_request rq = {
+            .path = "/api/execute/stream", .body = "{\"command\":\"sleep 1000\"}", .kill_on_disconnect = 1};
+        conflux_handlers h = {.on_event = see_event, .on_done = see_done, .arg = &s};
+        s = (seen){0};
+        wait_up(c);
+        conflux_call *call = conflux_start(c, &rq, &h, &err);
+        wait_until(atomic_load(&s.events) > 0);
+        assert_int_equal(conflux_disconnect(c, &err), 0);
+        assert_true(atomic_load(&s.done));
+        assert_int_equal(s.err.kind, CONFLUX_E_CANCELLED);
+        conflux_call_free(call);
+        call = begin(
+            c,
+            &(conflux_request){.path = "/api/execute", .body = "{\"command\":\"sleep 1000\"}", .kill_on_disconnect = 1},
+            &s);
+        conflux_client_free(c);
+        assert_true(atomic_load(&s.done));
+        assert_int_equal(s.err.kind, CONFLUX_E_CANCELLED);
+        conflux_call_cancel(call, 0);
+        conflux_call_free(call);
+    }
+}
+
+static int start(void **state) {
+    (void)state;
+    server_start(&srv, NULL);
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    server_stop(&srv);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(t_wrong_token),
+        cmocka_unit_test(t_nobody_there),
+        cmocka_unit_test(t_upgrade_refused),
+        cmocka_unit_test(t_upgrade_swallowed),
+        cmocka_unit_test(t_connect_deadline),
+        cmocka_unit_test(t_request_deadline),
+        cmocka_unit_test(t_deadline_ends_the_command),
+        cmocka_unit_test(t_idle_stream),
+        cmocka_unit_test(t_dead_peer),
+        cmocka_unit_test(t_what_is_safe),
+        cmocka_unit_test(t_backoff),
+        cmocka_unit_test(t_waiting_calls),
+        cmocka_unit_test(t_http_priority),
+        cmocka_unit_test(t_killed_in_mid_call),
+        cmocka_unit_test(t_stream_resumes),
+        cmocka_unit_test(t_disconnect_ends_calls),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
