@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "services/files_impl.h"
+#include "services/watch_glob.h"
 
 typedef struct level {
     DIR *d;
@@ -77,6 +78,11 @@ static void enter(cp_walk *w) {
     push(w, d, w->enter_dev);
 }
 
+/* What is being written (cp_temp_name) is not there yet: an archive must not hold half an upload. */
+static bool left_out(const cp_walk *w, const char *name) {
+    return *name == '.' && (!w->hidden || cp_watch_staged(cp_str_of(name)) != CP_STAGED_NOT);
+}
+
 bool cp_walk_next(cp_walk *w, cp_walk_entry *e) {
     if (w->enter) enter(w);
     while (w->depth) {
@@ -87,7 +93,7 @@ bool cp_walk_next(cp_walk *w, cp_walk_entry *e) {
             w->depth--;
             continue;
         }
-        if (*found->d_name == '.' && !w->hidden) continue;
+        if (left_out(w, found->d_name)) continue;
         if (fstatat(dirfd(top->d), found->d_name, &e->st, AT_SYMLINK_NOFOLLOW) < 0) continue; /* gone meanwhile */
         w->path.n = top->path;
         cp_buf_addz(&w->path, found->d_name);

@@ -16,8 +16,8 @@ typedef struct cp_walk_entry {
 
 /* Folders are entered after they have been told, in the order of the folder. Links are not followed, so there are no
  * loops; kernel file systems (proc, sysfs and the like) below the root are not entered: reading there may wait, or do
- * things. `hidden`: also names that begin with a dot, else neither they nor what is in them. FILE_NOT_FOUND,
- * NOT_DIRECTORY. */
+ * things. `hidden`: also names that begin with a dot, else neither they nor what is in them; never our own temporary
+ * files. FILE_NOT_FOUND, NOT_DIRECTORY. */
 cp_walk *cp_walk_open(const cp_where *w, bool hidden, cp_err *err);
 bool cp_walk_next(cp_walk *w, cp_walk_entry *e); /* false: the end */
 uint64_t cp_walk_skipped(const cp_walk *w);      /* folders that could not be read, or are deeper than CP_WALK_DEPTH */

@@ -333,6 +333,8 @@ static void packs_and_unpacks(void **state) {
     fx_put("from/empty", "", 0, 0644);
     assert_int_equal(symlink("d/big", fx_path("from/l")), 0);
     assert_int_equal(mkfifo(fx_path("from/pipe"), 0600), 0);
+    fx_put("from/.conflux-0123456789abcdef.tmp", "half an upload", 14, 0600);
+    fx_put("from/.conflux", "hidden", 6, 0600);
     static const size_t pieces[] = {1000, 65536, 1 << 20};
     for (size_t i = 0; i < 2 * CP_COUNT(pieces); i++) {
         cp_buf tar = {0};
@@ -341,7 +343,8 @@ static void packs_and_unpacks(void **state) {
         fx_holds("in/d/big", data, SIZE);
         assert_int_equal(fx_mode("in/d"), 0700);
         assert_int_equal(fx_mode("in/d/big"), 0640);
-        assert_int_equal(fx_entries("in"), 3); /* pipes are left out */
+        assert_int_equal(fx_entries("in"), 4); /* the pipe and the upload are left out */
+        fx_holds("in/.conflux", "hidden", 6);
         assert_int_equal(temp_dir_remove(fx_path("in")), 0);
     }
     free(data);
