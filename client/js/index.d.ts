@@ -83,6 +83,8 @@ export interface SpawnOptions {
   /** More arguments of `conflux serve`. */
   args?: string[];
   env?: Record<string, string>;
+  /** Between TERM and KILL when it is ended, ms (5000). */
+  grace?: number;
 }
 
 export interface CallOptions {

@@ -29,7 +29,20 @@ export function commandBody(command, { timeout, stdin, ...rest } = {}) {
   return body;
 }
 
-// What is written to a standard input: {data, encoding?}.
+// What is written to a standard input, in pieces that fit a message of any server, escapes included.
+const TEXT_PIECE = 10000, BYTES_PIECE = 32768;
+export function* inputPieces(data = '') {
+  const piece = isBytes(data) ? BYTES_PIECE : TEXT_PIECE;
+  const all = isBytes(data) ? asBytes(data) : data;
+  for (let at = 0, end; at < all.length; at = end) {
+    end = at + piece;
+    // Not between the halves of a character.
+    if (typeof all === 'string' && (all.charCodeAt(end - 1) & 0xfc00) === 0xd800) end++;
+    yield inputOf(all.slice(at, end));
+  }
+}
+
+// {data, encoding?}
 export const inputOf = data => (isBytes(data) ? { data: toBase64(asBytes(data)), encoding: 'base64' } : { data: data ?? '' });
 
 const LAST = ['complete', 'exit', 'error', 'stopped'];

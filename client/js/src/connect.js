@@ -33,6 +33,7 @@ async function ready(client) {
 // Names of the Cloudflare SDK and of its older documents mean the same as ours.
 function normalize({ baseUrl, useWebSocket, transport, transportMode, containerTimeouts, timeouts, ...rest }) {
   if (typeof baseUrl !== 'string' || !/^https?:\/\//.test(baseUrl)) throw new TypeError('baseUrl must be an http or https URL');
+  if (/^https?:\/\/[^/]*@/.test(baseUrl)) throw new TypeError('baseUrl must hold no credentials: give a token'); // it is in messages of errors
   const mode = transport ?? transportMode ?? { true: 'websocket', false: 'http' }[useWebSocket] ?? 'auto';
   const given = Object.entries({ ...containerTimeouts, ...timeouts }).filter(([, ms]) => ms !== undefined);
   return { ...rest, baseUrl: baseUrl.replace(/\/+$/, ''), transport: mode, timeouts: { ...TIMEOUTS, ...Object.fromEntries(given) } };

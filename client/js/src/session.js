@@ -1,6 +1,6 @@
 // Commands and files, in a session's shell (Session) or each on its own (the client itself).
 import { ConfluxError } from './errors.js';
-import { commandBody, decodeOutput, inputOf, query, segment, split } from './calls.js';
+import { commandBody, decodeOutput, inputPieces, query, segment, split } from './calls.js';
 import { Files } from './files.js';
 import { Process } from './process.js';
 
@@ -44,16 +44,17 @@ function repeatedStart() {
   };
 }
 
-const input = (stream, data, eof) => {
-  if (stream.over || !stream.input) {
-    const why = stream.over ? 'The command has ended' : 'Standard input of a running command needs a WebSocket';
-    throw new ConfluxError(why, { code: 'NOT_SUPPORTED' });
-  }
-  stream.input(data, eof);
-};
 function commandStream(stream) {
-  stream.write = data => input(stream, inputOf(data), false);
-  stream.close = (data = '') => input(stream, inputOf(data), true);
+  const input = (data, eof) => {
+    if (stream.over || !stream.input) {
+      const why = stream.over ? 'The command has ended' : 'Standard input of a running command needs a WebSocket';
+      throw new ConfluxError(why, { code: 'NOT_SUPPORTED' });
+    }
+    for (const piece of inputPieces(data)) stream.input(piece, false);
+    if (eof) stream.input({ data: '' }, true);
+  };
+  stream.write = data => input(data, false);
+  stream.close = data => input(data, true);
   return stream;
 }
 

@@ -165,6 +165,23 @@ describe('one server, many clients', () => {
     await c.dispose();
   });
 
+  test('what is too long for a message goes over HTTP, and harms nothing else', async () => {
+    const small = await start({ args: ['--max-message', '100000'] });
+    const c = await connect({ baseUrl: small.base });
+    const beside = c.exec('sleep 0.3; echo beside');
+    const long = 'é'.repeat(100000);
+    assert.equal((await c.exec('wc -c', { stdin: long })).stdout, '200000\n');
+    assert.equal((await collect(c.execStream('wc -c', { stdin: long }))).find(e => e.type === 'stdout').data, '200000\n');
+    const count = c.execStream('wc -c', { stdin: 'open' }); // input goes in pieces
+    count.write(long);
+    count.close(new Uint8Array(150000));
+    assert.equal((await collect(count)).find(e => e.type === 'stdout').data, '350000\n');
+    assert.equal((await beside).stdout, 'beside\n');
+    assert.equal(c.transport.getMode(), 'websocket');
+    await c.dispose();
+    await small.stop();
+  });
+
   test('disconnect ends what is pending; the next call connects again', async () => {
     const c = await connect({ baseUrl: s.base });
     const run = c.exec('sleep 1000', { onDisconnect: 'kill' });
@@ -194,6 +211,7 @@ test('nobody listens: one error, soon', async () => {
   for (const transport of ['auto', 'websocket', 'http'])
     await assert.rejects(connect({ baseUrl: base, transport }), e => e instanceof ConnectionError && e.retrySafe && (transport !== 'websocket' || /WebSocket/.test(e.message)));
   assert.throws(() => new Conflux({ baseUrl: 'localhost:3000' }), /baseUrl/);
+  assert.throws(() => new Conflux({ baseUrl: 'http://user:pass@host' }), /credentials/);
   assert.throws(() => new Conflux({ baseUrl: base, transport: 'carrier pigeon' }), /transport/);
 });
 

@@ -58,6 +58,18 @@ describe('platforms', () => {
     assert.deepEqual(await smoke(process.execPath, {}), { mode: 'websocket', ...WANT });
   });
 
+  test('the JavaScript section of the README, as pasted', async () => {
+    const root = path.join(here, '../../..');
+    const section = /^## JavaScript\n([^]*?)^## /m.exec(await readFile(path.join(root, 'README.md'), 'utf8'))[1];
+    const block = section.split('\n').filter(line => line.startsWith('    ')).map(line => line.slice(4)).join('\n');
+    const open = await start();
+    try {
+      const script = block.replaceAll('/tmp/try', path.join(dir, 'try')).replaceAll('http://127.0.0.1:3000', open.base).replace('npm install', 'npm install --offline --silent');
+      const { stdout } = await run('bash', ['-euc', script], { cwd: root });
+      assert.match(stdout, /^Linux .*\n\n1\n2\n3\n\nready\n$/);
+    } finally { await open.stop(); }
+  });
+
   test('Bun: the same', { skip: !bun && 'no Bun for this machine' }, async () => {
     assert.deepEqual(await smoke(bun, { BASE: s.base, TOKEN }), { mode: 'websocket', ...WANT });
     assert.deepEqual(await smoke(bun, {}), { mode: 'websocket', ...WANT });
@@ -82,10 +94,10 @@ describe('platforms', () => {
   // It runs nothing of ours, so once is enough.
   test('types, by tsc in strict mode', { skip: process.env.CONFLUX_TEST_SLOW && 'seen in the run on the release build' }, async () => {
     const tsc = createRequire(path.join(modules, 'x.js')).resolve('typescript/bin/tsc');
-    const options = ['--noEmit', '--strict', '--exactOptionalPropertyTypes', '--module', 'nodenext', '--target', 'esnext', '--lib', 'esnext,dom,dom.iterable,dom.asynciterable'];
+    const options = ['--noEmit', '--strict', '--skipDefaultLibCheck', '--exactOptionalPropertyTypes', '--module', 'nodenext', '--target', 'esnext', '--lib', 'esnext,dom,dom.iterable,dom.asynciterable'];
     await run(process.execPath, [tsc, ...options, 'types.ts'], { cwd: installed }).catch(e => assert.fail(e.stdout));
     // With Node's own types beside it, and none of the browser's.
-    const node = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'esnext', '--lib', 'esnext', '--types', 'node', '--typeRoots', path.join(modules, '@types'), '--skipLibCheck', 'false'];
+    const node = ['--noEmit', '--strict', '--skipDefaultLibCheck', '--module', 'nodenext', '--target', 'esnext', '--lib', 'esnext', '--types', 'node', '--typeRoots', path.join(modules, '@types'), '--skipLibCheck', 'false'];
     await writeFile(path.join(installed, 'node.ts'), "import { connect } from 'conflux-client';\nconst c = await connect({});\nc.token?.length;\n");
     await run(process.execPath, [tsc, ...node, 'node.ts'], { cwd: installed }).catch(e => assert.fail(e.stdout));
   });

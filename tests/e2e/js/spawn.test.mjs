@@ -95,7 +95,7 @@ test('a program that does not start, ends or never answers: an error that says w
   await assert.rejects(connect({ spawn: { binary: await script('fails', 'echo it is broken >&2; exit 3') } }), e => e instanceof SpawnError && /exit code 3/.test(e.message) && /it is broken/.test(e.message));
   const pidFile = path.join(dir, 'pid');
   const silent = await script('silent', `trap '' TERM; echo $$ >${pidFile}; exec sleep 1000`);
-  await assert.rejects(connect({ spawn: { binary: silent, timeout: 300 } }), e => e instanceof SpawnError && /timeout after 300 ms/.test(e.message));
+  await assert.rejects(connect({ spawn: { binary: silent, timeout: 300, grace: 200 } }), e => e instanceof SpawnError && /timeout after 300 ms/.test(e.message));
   await gone(Number(await readFile(pidFile, 'utf8'))); // TERM is ignored: it took KILL
   await assert.rejects(connect({ spawn: { args: ['--no-such-option'] } }), e => e instanceof SpawnError && /no-such-option/.test(e.message));
   await assert.rejects(connect({ spawn: false }), /baseUrl/);

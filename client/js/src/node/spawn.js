@@ -13,7 +13,7 @@ import { SpawnError } from '../errors.js';
 
 const TOKEN_BYTES = 24;
 const START_MS = 15000;
-const TERM_GRACE_MS = 5000; // for TERM, then KILL
+const GRACE_MS = 5000; // between TERM and KILL
 const POLL_MS = 20;
 const STDERR_KEPT = 4096;
 const LIFELINE = ['/bin/sh', '-c', 'cat >/dev/null; exit 1'];
@@ -41,7 +41,7 @@ function platformBinary() {
   try { return createRequire(import.meta.url).resolve(name); } catch { return null; } // not installed
 }
 
-// {baseUrl, token, pid, dispose()}. Options: host, port, token, binary, timeout, log, workspace, state, args, env.
+// {baseUrl, token, pid, dispose()}. Options: host, port, token, binary, timeout, log, workspace, state, args, env, grace.
 export async function spawnServer(options = {}) {
   const server = new Server(options);
   try { await server.ready(options.timeout ?? START_MS); } catch (e) {
@@ -54,9 +54,10 @@ export async function spawnServer(options = {}) {
 class Server {
   baseUrl = null;
   beforeExit = () => {};
-  #token; #child; #state; #ownState; #said = ''; #ended = null; #exit; #onExit; #log; #listening;
+  #token; #child; #state; #ownState; #said = ''; #ended = null; #exit; #onExit; #log; #listening; #grace;
 
-  constructor({ host = '127.0.0.1', port = 0, token, binary, log = 'silent', workspace, state, args = [], env } = {}) {
+  constructor({ host = '127.0.0.1', port = 0, token, binary, log = 'silent', workspace, state, args = [], env, grace = GRACE_MS } = {}) {
+    this.#grace = grace;
     this.#token = token ?? randomBytes(TOKEN_BYTES).toString('hex');
     this.#log = log;
     const program = findBinary(binary);
@@ -134,7 +135,7 @@ class Server {
     this.#onExit = null;
     this.#child.ref();
     if (!this.#ended) this.#child.kill('SIGTERM');
-    const timer = setTimeout(() => this.#child.kill('SIGKILL'), TERM_GRACE_MS);
+    const timer = setTimeout(() => this.#child.kill('SIGKILL'), this.#grace);
     await this.#exit;
     clearTimeout(timer);
     this.#child.stdin.destroy();
@@ -148,7 +149,7 @@ class Server {
     this.beforeExit();
     if (!this.#ended && this.#child.pid) {
       this.#child.kill('SIGTERM');
-      const end = Date.now() + TERM_GRACE_MS, cell = new Int32Array(new SharedArrayBuffer(4));
+      const end = Date.now() + this.#grace, cell = new Int32Array(new SharedArrayBuffer(4));
       while (running(this.#child.pid) && Date.now() < end) Atomics.wait(cell, 0, 0, POLL_MS);
       if (running(this.#child.pid)) this.#child.kill('SIGKILL');
     }

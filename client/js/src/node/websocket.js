@@ -3,7 +3,7 @@
 import http from 'node:http';
 import https from 'node:https';
 import { createHash, randomBytes, randomFillSync } from 'node:crypto';
-import { ConnectionError, TimeoutError } from '../errors.js';
+import { ConnectionError, TimeoutError, pathOf } from '../errors.js';
 import { refused } from '../transport/socket.js';
 
 const GUID = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
@@ -22,13 +22,13 @@ export function openNodeSocket({ url, headers, timeout }) {
   return new Promise((resolve, reject) => {
     const timer = timeout && setTimeout(() => fail(new TimeoutError(`WebSocket connect timeout after ${timeout} ms`, { retrySafe: true })), timeout);
     const fail = e => { clearTimeout(timer); request.destroy(); reject(e); };
-    request.on('error', e => fail(new ConnectionError(`WebSocket connection to ${url} failed: ${e.message || e.code}`, { cause: e })));
+    request.on('error', e => fail(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: ${e.message || e.code}`, { cause: e })));
     request.on('response', response => refused(response.statusCode, () => readText(response)).then(fail));
     request.on('upgrade', (response, socket, head) => {
       const accept = createHash('sha1').update(key + GUID).digest('base64');
       if (response.headers['sec-websocket-accept'] !== accept) {
         socket.destroy();
-        return fail(new ConnectionError(`WebSocket connection to ${url} failed: the answer is not a WebSocket server's`));
+        return fail(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: the answer is not a WebSocket server's`));
       }
       clearTimeout(timer);
       resolve(new NodeSocket(socket, head));

@@ -4,6 +4,8 @@ import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
 import { readSse } from '../sse.js';
 
+const UNREAD = 1 << 20; // bytes of a stream that wait for its reader
+
 const reasonOf = e => e?.cause?.message || e?.cause?.code || e?.message || String(e);
 // Whatever these mean, nothing has been sent.
 const NEVER_SENT = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|ConnectionRefused/;
@@ -33,25 +35,26 @@ export class HttpCarrier {
 
   open(call, stream) {
     const guard = new Guard({ ...call, signal: undefined }, 0);
+    const flow = { unread: 0, room() {} };
     stream.stop = kill => {
       guard.abort();
+      flow.room();
       if (kill && call.body?.executionId) this.#end(call.body.executionId);
     };
-    this.#pump(call, stream, guard).then(() => stream.end(), e => stream.fail(e));
+    this.#pump(call, stream, guard, flow).then(() => stream.end(), e => stream.fail(e));
   }
 
-  async #pump(call, stream, guard) {
+  async #pump(call, stream, guard, flow) {
     const response = await this.#send(call, guard);
     if (response.status !== 200) throw new ApiError(response.status, parse(await response.text()), call);
     // The body is not read while the reader has not taken enough: TCP passes it on.
-    let unread = 0, room = () => {};
-    stream.taken = bytes => { unread -= bytes; room(); };
+    stream.taken = bytes => { flow.unread -= bytes; flow.room(); };
     try {
       for await (const item of readSse(response.body)) {
         const bytes = byteLength(item.data);
-        unread += bytes;
+        flow.unread += bytes;
         stream.push(item, bytes);
-        while (unread > 1 << 20 && !stream.over) await new Promise(resolve => { room = resolve; });
+        while (flow.unread > UNREAD && !stream.over) await new Promise(resolve => { flow.room = resolve; });
         if (stream.over) return guard.abort();
       }
     } catch (e) {

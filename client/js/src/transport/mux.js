@@ -1,7 +1,7 @@
 // One multiplexed WebSocket: requests by id, their answers and streams (cloudflare-sandbox protocol, and our additions).
 // Calls wait in a queue by priority while the socket has more than HIGH bytes to send or the server's limit of
 // requests in flight is reached; each ends exactly once: answer, error, cancel, timeout or loss.
-import { ApiError, lostCall, timedOut, abortReason } from '../errors.js';
+import { ApiError, ConfluxError, lostCall, timedOut, abortReason } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
 
@@ -10,8 +10,13 @@ const DEFAULT_PRIORITY = 3;
 const HIGH = 1 << 20;          // bytes given to the socket beyond which calls wait
 const DRAIN_POLL_MS = 5;       // where a socket cannot tell that it has drained, as in browsers
 export const WINDOW = 1 << 20;        // credit of a stream: what may lie here unread
+const SURE = 64 * 1024;        // what every server takes: longer ones wait until it has told its limit, as one too long
+                               // would cost the whole connection
+const MAX_MESSAGE = 16 << 20;  // the limit of one that does not tell
 const PULSE_MS = 20000;        // silence after which the server is asked for a sign of life
 const PULSES = 3;              // so many unanswered: the connection is dead
+
+export const TOO_LONG = 'MESSAGE_TOO_LONG';
 
 export class MuxConnection {
   lost = null; // why, once it is
@@ -21,6 +26,7 @@ export class MuxConnection {
   #queued = 0;
   #count = 0;
   #flushing = false;
+  #maxMessage = 0;      // 0: not yet known
   #pulse; #unheard = 0;
 
   constructor(socket, { log, onClose, maxPending = 10000, idle = 0 }) {
@@ -34,6 +40,7 @@ export class MuxConnection {
     socket.onactivity = () => { this.#unheard = 0; };
     socket.ondrain = () => this.#flush();
     this.#rest();
+    this.#send({ type: 'hello' }); // it answers with its limits
   }
 
   get load() { return this.#calls.size + this.#queued; }
@@ -59,11 +66,12 @@ export class MuxConnection {
     });
   }
 
-  open(call, stream) {
+  // tooLong(): it does not fit a message of this server, and has not been sent.
+  open(call, stream, tooLong) {
     const control = this.start({ ...call, timeout: 0, signal: undefined, window: WINDOW }, {
       stream: item => stream.push(item, item.bytes),
       done: (status, body) => { if (status >= 400) stream.fail(new ApiError(status, body, call)); else stream.end(); },
-      error: e => stream.fail(e),
+      error: e => { if (e.code === TOO_LONG) tooLong(); else stream.fail(e); },
     });
     stream.taken = control.credit;
     stream.stop = control.cancel;
@@ -147,7 +155,10 @@ export class MuxConnection {
   #flush() {
     for (let queue; !this.lost && this.#calls.size < this.#maxPending && (queue = this.#top());) {
       if (this.#socket.bufferedAmount > HIGH) return this.#await();
-      const entry = queue.shift();
+      const entry = queue[0];
+      if (!this.#prepare(entry)) continue;
+      if (!this.#maxMessage && entry.text.length > SURE / 3) return;
+      queue.shift();
       this.#queued--;
       this.#calls.set(entry.id, entry);
       entry.sent = true;
@@ -161,20 +172,35 @@ export class MuxConnection {
     setTimeout(() => { this.#flushing = false; this.#flush(); }, DRAIN_POLL_MS);
   }
 
-  #sendRequest(entry) {
+  // The text of a request; false when it has none, or one that the server would not take: then it fails alone.
+  #prepare(entry) {
     const { method, path, body, headers, priority, deadlineMs, onDisconnect, window } = entry.call;
-    this.#send({ type: 'request', id: entry.id, method, path, body, headers, priority, deadlineMs, onDisconnect, window }, entry);
+    try {
+      entry.text ??= JSON.stringify({ type: 'request', id: entry.id, method, path, body, headers, priority, deadlineMs, onDisconnect, window });
+    } catch (e) { // a body with a cycle or a BigInt
+      return this.#fail(entry, e);
+    }
+    const limit = this.#maxMessage;
+    if (!limit || entry.text.length <= limit / 3 || byteLength(entry.text) <= limit) return true;
+    return this.#fail(entry, new ConfluxError(`A message of more than ${limit} bytes, which the server would not take`, { code: TOO_LONG, retrySafe: true }));
+  }
+
+  #fail(entry, error) {
+    if (this.#finish(entry)) entry.on.error(error);
+    return false;
+  }
+
+  #sendRequest(entry) {
+    this.#sendText('request', entry.text, entry);
+    entry.text = null;
     for (const message of entry.inputs ?? []) this.#send(message, entry);
     entry.inputs = null;
   }
 
-  #send(message, entry) {
-    let text;
-    try { text = JSON.stringify(message); } catch (e) { // a body with a cycle or a BigInt: the call's own fault
-      if (entry && this.#finish(entry)) entry.on.error(e);
-      return;
-    }
-    if (this.#log.enabled) this.#log.debug(`→ ${message.type}`, { ...entry ? callFields(entry.id, entry.call) : {}, chars: text.length });
+  #send(message, entry) { this.#sendText(message.type, JSON.stringify(message), entry); }
+
+  #sendText(type, text, entry) {
+    if (this.#log.enabled) this.#log.debug(`→ ${type}`, { ...entry ? callFields(entry.id, entry.call) : {}, chars: text.length });
     this.#socket.send(text);
   }
 
@@ -186,6 +212,7 @@ export class MuxConnection {
     try { message = JSON.parse(text); } catch { return this.#log.warn('a message that is not JSON', { chars: text.length }); }
     const entry = this.#calls.get(message.id);
     if (this.#log.enabled) this.#logReceived(message, entry, text.length);
+    if (!this.#maxMessage) this.#onHello(message); // whatever comes first: a server that knows no hello answers it by an error
     if (!entry) return;
     if (message.type === 'stream') this.#onStream(entry, message);
     else if (message.type === 'response') this.#onResponse(entry, message);
@@ -196,6 +223,12 @@ export class MuxConnection {
     const fields = { ...entry ? callFields(message.id, entry.call) : { id: message.id }, status: message.status, code: message.code, chars };
     for (const name in fields) if (fields[name] === undefined) delete fields[name];
     this.#log[message.type === 'error' ? 'warn' : 'debug'](`← ${message.type}`, fields);
+  }
+
+  #onHello({ limits }) {
+    this.#maxMessage = limits?.maxMessageBytes ?? MAX_MESSAGE;
+    this.#maxPending = Math.min(this.#maxPending, limits?.maxPending ?? Infinity);
+    this.#flushSoon();
   }
 
   #onStream(entry, { data, event, eventId }) {

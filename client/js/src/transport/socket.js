@@ -1,7 +1,7 @@
 // Opening a WebSocket with what a platform offers. Each opener yields {send, close, bufferedAmount, onmessage, onclose} and,
 // where the platform can, ondrain, onactivity, ref and unref; it throws ApiError when the server's refusal can be read, else
 // ConnectionError. The request has not begun by then, so all of them may be tried again.
-import { ApiError, ConnectionError, TimeoutError } from '../errors.js';
+import { ApiError, ConnectionError, TimeoutError, pathOf } from '../errors.js';
 
 export const SUBPROTOCOL = 'conflux';
 const NORMAL = 1000;
@@ -41,7 +41,7 @@ export function openWithConstructor(WebSocket, { url, token, timeout }) {
   const protocols = token ? [SUBPROTOCOL, `bearer.${token}`] : [SUBPROTOCOL];
   return new Promise((resolve, reject) => {
     let ws, timer;
-    const failed = why => { clearTimeout(timer); reject(new ConnectionError(`WebSocket connection to ${url} failed${why}`)); };
+    const failed = why => { clearTimeout(timer); reject(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed${why}`)); };
     try { ws = new WebSocket(url, protocols); } catch (e) { return failed(`: ${e.name}`); } // its message may quote the token
     ws.binaryType = 'arraybuffer';
     if (timeout) timer = setTimeout(() => { ws.close(); reject(connectTimeout(timeout)); }, timeout);
@@ -54,7 +54,7 @@ export function openWithConstructor(WebSocket, { url, token, timeout }) {
 // A fetch that upgrades, as in Workers; `fetch` may be a Durable Object's or a service binding's.
 export async function openWithFetch(fetch, { url, headers, timeout }) {
   const upgrade = fetch(url.replace(/^ws/, 'http'), { headers: { ...headers, Upgrade: 'websocket' } }).catch(e => {
-    throw new ConnectionError(`WebSocket connection to ${url} failed: ${e.message}`, { cause: e });
+    throw new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: ${e.message}`, { cause: e });
   });
   const drop = response => response.webSocket?.accept?.();
   const response = await withTimeout(upgrade, timeout, drop);

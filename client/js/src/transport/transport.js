@@ -2,7 +2,7 @@
 import { ApiError, ConfluxError, ConnectionError, abortReason } from '../errors.js';
 import { EventStream } from '../stream.js';
 import { HttpCarrier } from './http.js';
-import { MuxConnection, WINDOW } from './mux.js';
+import { MuxConnection, TOO_LONG, WINDOW } from './mux.js';
 import { isWorkers, openWithConstructor, openWithFetch } from './socket.js';
 
 const MODES = ['auto', 'websocket', 'http'];
@@ -69,8 +69,14 @@ export class Transport {
   // {status, body} of one request.
   async request(call) {
     const carrier = await this.#carrierFor(call);
-    const answer = await carrier.request(call);
-    return carrier !== this.#http && needsHttp(call, answer.status, answer.body) ? this.#http.request(call) : answer;
+    if (carrier === this.#http) return carrier.request(call);
+    const answer = await carrier.request(call).catch(e => {
+      if (e.code !== TOO_LONG) throw e;
+      this.#log.info('a request that is too long for a message goes over HTTP');
+      return null;
+    });
+    if (!answer) return this.#http.request(call);
+    return needsHttp(call, answer.status, answer.body) ? this.#http.request(call) : answer;
   }
 
   // The events of one, undecoded: {data, event?, id?}, or what `decode` makes of them.
@@ -95,7 +101,7 @@ export class Transport {
     this.#carrierFor({ ...call, signal: undefined }).then(carrier => {
       if (stream.over) return;
       stream.input = null;
-      carrier.open(call, stream);
+      carrier.open(call, stream, () => this.#http.open(call, stream));
       for (const args of early) stream.input?.(...args);
     }).catch(e => stream.fail(e));
   }
@@ -250,7 +256,7 @@ function exchange(connection, call) {
         else if (needsHttp(call, status, body)) resolve(null);
         else resolve(jsonResponse(status, body));
       },
-      error: e => { if (stream) stream.fail(e); else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e))); else reject(e); },
+      error: e => { if (stream) stream.fail(e); else if (e.code === TOO_LONG) resolve(null); else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e))); else reject(e); },
     });
   });
 }
