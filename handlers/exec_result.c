@@ -108,7 +108,7 @@ static void write_cuts(cp_jw *w, const cp_gathered *g) {
     }
 }
 
-static int how_it_failed(const cp_exec *e, cp_err *err) {
+int cp_exec_how_it_failed(const cp_exec *e, cp_err *err) {
     if (e->state == CP_STATE_FAILED && e->start_err.code) {
         *err = e->start_err;
         return -1;
@@ -155,7 +155,7 @@ static void build_error(cp_gathered *g, const cp_err *err, cp_result *res) {
 
 void cp_exec_result_build(cp_gathered *g, cp_result *res) {
     cp_err err = {0};
-    if (how_it_failed(g->exec, &err) < 0) build_error(g, &err, res);
+    if (cp_exec_how_it_failed(g->exec, &err) < 0) build_error(g, &err, res);
     else build_success(g, res);
 }
 

@@ -25,6 +25,8 @@ typedef void cp_gather_build(cp_gathered *g, cp_result *res);
 typedef void cp_gather_done(void *arg, cp_result *res);
 void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *build, cp_gather_done *done, void *arg);
 
+/* -1 with the error, if one that is over has ended otherwise than by its own end. */
+int cp_exec_how_it_failed(const cp_exec *e, cp_err *err);
 /* Builds the answer of execute for an execution that has ended: the result, or the error that it ended with. */
 void cp_exec_result_build(cp_gathered *g, cp_result *res);
 /* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */

@@ -24,8 +24,7 @@ static void start_free(start *s) {
     free(s);
 }
 
-static void reply_failure(cp_reply *reply, const cp_exec *e) {
-    cp_err err = e->start_err;
+static void reply_failure(cp_reply *reply, const cp_exec *e, cp_err err) {
     cp_exec_args shown = {.spec = {.command = cp_str_of(e->command)}};
     if (err.code == CP_E_COMMAND_EXECUTION_ERROR) err.code = CP_E_STREAM_START_ERROR;
     cp_exec_args_refuse(reply, &shown, &err);
@@ -47,11 +46,24 @@ static void reply_process(cp_reply *reply, const cp_exec *e) {
     cp_reply_send(reply, &res);
 }
 
+/* What we lacked ourselves is no record of the program: where the disk is full there is no room for one. */
+static bool is_the_programs(const cp_err *err) {
+    return err->code == CP_E_COMMAND_NOT_FOUND || err->code == CP_E_COMMAND_PERMISSION_DENIED ||
+           err->code == CP_E_COMMAND_EXECUTION_ERROR;
+}
+
+static bool failed(const start *s, const cp_exec *e, cp_err *err) {
+    if (e->state == CP_STATE_ENDED && e->pid <= 0 && !s->stream) return cp_exec_how_it_failed(e, err) < 0;
+    *err = e->start_err;
+    return e->state == CP_STATE_FAILED && (s->stream || !s->fail_as_record || !is_the_programs(err));
+}
+
 static void begun(cp_exec_watch *w, cp_exec *e) {
     start *s = CP_CONTAINER(w, start, watch);
     cp_reply *reply = cp_take(s->reply);
+    cp_err err;
     if (!reply) return;
-    if (e->state == CP_STATE_FAILED && (s->stream || !s->fail_as_record)) reply_failure(reply, e);
+    if (failed(s, e, &err)) reply_failure(reply, e, err);
     else if (s->stream) cp_reply_stream(reply, cp_exec_source_new(s->ctx, e, &s->source));
     else reply_process(reply, e);
     start_free(s);

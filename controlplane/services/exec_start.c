@@ -252,6 +252,13 @@ static bool same(const cp_exec *e, const cp_exec_spec *spec) {
 
 static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 
+/* It was never begun for a lack that may have passed: whoever asks again gets a start, not the refusal of then. */
+static bool may_begin_now(const cp_exec *e) {
+    cp_code why = e->start_err.code;
+    return e->state == CP_STATE_FAILED &&
+           (why == CP_E_LIMIT_EXCEEDED || why == CP_E_TOO_MANY_FILES || why == CP_E_NO_SPACE);
+}
+
 /* 1: *out is the one that there is; 0: start one; -1. */
 static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out, cp_err *err) {
     cp_exec *e = spec->exec_id.n ? cp_exec_find(s, spec->exec_id) : NULL;
@@ -264,6 +271,10 @@ static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out
             cp_exec_evict(e);
             e = NULL;
         }
+    }
+    if (e && may_begin_now(e)) {
+        cp_exec_evict(e);
+        e = NULL;
     }
     *out = e;
     return e ? 1 : 0;

@@ -188,6 +188,18 @@ static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     return e;
 }
 
+/* The rows keep the errno. */
+static cp_code code_of(int sys) {
+    switch (sys) {
+    case ENOENT: return CP_E_COMMAND_NOT_FOUND;
+    case EACCES: return CP_E_COMMAND_PERMISSION_DENIED;
+    case EMFILE:
+    case ENFILE: return CP_E_TOO_MANY_FILES;
+    case ENOSPC: return CP_E_NO_SPACE;
+    default: return CP_E_COMMAND_EXECUTION_ERROR;
+    }
+}
+
 static void end_from_row(cp_exec *e, const cp_exec_row *row) {
     e->ended_wall = row->ended_ms;
     e->started_ms = 0; /* only the difference has a meaning now */
@@ -201,8 +213,7 @@ static void end_from_row(cp_exec *e, const cp_exec_row *row) {
     e->state = row->error ? CP_STATE_FAILED : CP_STATE_ENDED;
     if (row->error) cp_fail_sys(&e->start_err, CP_E_COMMAND_EXECUTION_ERROR, 0, "%s", row->error);
     e->start_err.sys = row->error_errno;
-    if (row->error_errno == ENOENT) e->start_err.code = CP_E_COMMAND_NOT_FOUND;
-    if (row->error_errno == EACCES) e->start_err.code = CP_E_COMMAND_PERMISSION_DENIED;
+    if (row->error_errno) e->start_err.code = code_of(row->error_errno);
     e->impl->argv_form = row->error != NULL;
 }
 

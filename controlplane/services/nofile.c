@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <sys/eventfd.h>
 #include <sys/param.h>
 #include <sys/resource.h>
@@ -69,6 +70,6 @@ static uint64_t in_use(uint64_t have) {
 int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err) {
     uint64_t have = limit(), kept = reserve(have, (uint64_t)c->http_workers, what);
     if (have == UINT64_MAX || (kept < have && in_use(have) < have - kept)) return 0;
-    return cp_fail(err, CP_E_LIMIT_EXCEEDED, "too few descriptors are free (the limit of open files is %llu)",
-                   (unsigned long long)have);
+    return cp_fail_sys(err, CP_E_LIMIT_EXCEEDED, EMFILE,
+                       "too few descriptors are free (the limit of open files is %llu)", (unsigned long long)have);
 }

@@ -1,6 +1,8 @@
 /* Executions without a session, on a real keeper. Bnnn: shared field cases. */
 #include "component/services_fixture.h"
 
+#include <sys/resource.h>
+
 #define ARGS(...) .args = (const cp_str[]){__VA_ARGS__}, .nargs = sizeof((const cp_str[]){__VA_ARGS__}) / sizeof(cp_str)
 
 static void shell_results(void **state) {
@@ -411,6 +413,37 @@ static void ids_have_their_form(void **state) {
     run_free(&r);
 }
 
+/* It has not begun, so at most once allows another go. */
+static void a_start_that_lacked_something_may_be_repeated(void **state) {
+    (void)state;
+    struct rlimit all, none;
+    struct run r;
+    for (int process = 0; process < 2; process++) {
+        cp_exec_spec s = shell_spec("echo begun");
+        s.exec_id = process ? CP_STR("again-p") : CP_STR("again");
+        s.kind = process ? CP_EXEC_PROCESS : CP_EXEC_BUFFERED;
+        if (process) s.process_id = CP_STR("again");
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+        none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        run_begin(&r, &s);
+        run_wait(&r);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+        assert_int_equal(r.e->state, CP_STATE_FAILED);
+        assert_int_equal(r.e->start_err.code, CP_E_TOO_MANY_FILES);
+        run_free(&r);
+        run_begin(&r, &s);
+        assert_false(r.existing);
+        run_wait(&r);
+        cp_autofree char *out = run_output(&r, 0);
+        assert_string_equal(out, "begun\n");
+        run_free(&r);
+        run_begin(&r, &s);
+        assert_true(r.existing);
+        run_free(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         FX_TEST(shell_results),
@@ -429,6 +462,7 @@ int main(void) {
         FX_TEST(output_limit),
         FX_TEST(cut_output_is_kept),
         FX_TEST(same_id_runs_once),
+        FX_TEST(a_start_that_lacked_something_may_be_repeated),
         FX_TEST(process_id_rules),
         FX_TEST(limit_of_processes),
         FX_TEST(history_is_bounded),

@@ -55,6 +55,32 @@ static void unknown_ids(void **state) {
     }
 }
 
+/* A record of it would not outlive the server. */
+static void what_we_lack_is_an_error(void **state) {
+    (void)state;
+    post("/api/process/start", "{\"args\":[\"/bin/true\"]}");
+    fake_fail(fake_newest(), CP_E_NO_SPACE, ENOSPC);
+    expect(500, "NO_SPACE");
+    post("/api/process/start", "{\"args\":[\"/bin/true\"]}");
+    fake_fail(fake_newest(), CP_E_LIMIT_EXCEEDED, 0);
+    expect(429, "LIMIT_EXCEEDED");
+}
+
+static void one_that_ended_before_it_began_is_an_error(void **state) {
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        post("/api/process/start", "{\"command\":\"a\"}");
+        cp_exec *e = fake_newest();
+        e->state = CP_STATE_ENDED;
+        e->cancelled = !lost;
+        e->outcome = lost ? CP_OUTCOME_lost : CP_OUTCOME_cancelled;
+        e->impl->exited = true;
+        fake_tell(e, true);
+        if (lost) expect(500, "EXECUTION_LOST");
+        else expect(499, "CANCELLED");
+    }
+}
+
 static void a_program_that_is_not_there_is_a_record(void **state) {
     (void)state;
     post("/api/process/start", "{\"args\":[\"/nope\"]}");
@@ -341,6 +367,8 @@ int main(void) {
         TEST(start_and_look),
         TEST(unknown_ids),
         TEST(a_program_that_is_not_there_is_a_record),
+        TEST(what_we_lack_is_an_error),
+        TEST(one_that_ended_before_it_began_is_an_error),
         TEST(list_and_filters),
         TEST(delete_answers_when_it_has_ended),
         TEST(survivors_do_not_keep_delete_waiting),

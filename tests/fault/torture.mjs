@@ -134,8 +134,11 @@ async function nothingLeft(s, load, base) {
   return mb;
 }
 
+// What the program has said since `from`, without the lines that each request has.
+const logOf = (s, from = 0) => s.stderr.slice(from).split('\n').filter(l => !/event=(http|ws|mux|request)/.test(l)).slice(-200).join('\n');
+
 async function play(s, round, base, totals) {
-  const rng = random(seed + round * 7919);
+  const rng = random(seed + round * 7919), began = s.stderr.length;
   await prepare(dir);
   const shells = await openSessions(s);
   const faults = new Faults(s, rng, state, { without: totals.tmpfs ? without : [...without, 'full'] });
@@ -158,6 +161,7 @@ async function play(s, round, base, totals) {
   console.log(`round ${round}: ${load.children.length} children, ${(bytes / 1e6).toFixed(1)} MB, ${load.requests} requests (${load.lost} lost, ${load.refused} refused ${JSON.stringify(faults.codes)}), `
     + `${faults.kills} kills, ${JSON.stringify(faults.done)}, server ${mb.server?.toFixed(0)} MB: ${problems.length ? 'FAILED' : 'ok'}`);
   for (const p of problems) console.log('  ' + p);
+  if (problems.length) console.log(logOf(s, began));
   return problems.length === 0;
 }
 
@@ -202,7 +206,7 @@ try {
   if (s) await s.stop();
   const left = await marked(mark);
   if (left.length) { failed.push(left); console.log(`torture: left behind: ${left.map(x => `${x.pid} ${x.args}`).join(' | ')}`); }
-  if (failed.length) console.log((s?.stderr ?? '').split('\n').filter(l => !/event=(http|ws|mux|request)/.test(l)).slice(-200).join('\n'));
+  if (s && failed.some(f => typeof f !== 'number')) console.log(logOf(s));
   if (totals.tmpfs) execFileSync('umount', [state]);
   if (!keep) await rm(dir, { recursive: true, force: true });
 }

@@ -175,6 +175,9 @@ export class Load {
 
   // ---- one child of each kind ----
 
+  // Refused at the door for a moment, as 429 says: no word on the id, which may have been asked for before by a request
+  // whose connection was lost, and that is still on its way.
+  busy(c, r) { return r.body?.code === 'LIMIT_EXCEEDED' && this.faults.excuses(r.body, c.begun) && ++this.refused; }
   // A refusal that a fault excuses: the child must never have run (verified at the end of the round).
   refusal(c, r) {
     const code = r.body?.code;
@@ -190,7 +193,7 @@ export class Load {
       try {
         const r = await this.read(c, ...request(c));
         if (!r) break;
-        if (r.body?.code === 'OPERATION_INTERRUPTED') { await sleep(10); continue; }
+        if (r.body?.code === 'OPERATION_INTERRUPTED' || this.busy(c, r)) { await sleep(10); continue; }
         if (request === first && c.next[0] + c.next[1] === 0) return this.refusal(c, r);
         if (!this.faults.excuses(r.body, begun)) return c.bad(`while following: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
         await sleep(50);
@@ -223,7 +226,7 @@ export class Load {
     for (;;) { // again with the same id: at most one start
       try {
         r = await this.once('POST', '/api/process/start', body);
-        if (r.body?.code !== 'OPERATION_INTERRUPTED') break;
+        if (r.body?.code !== 'OPERATION_INTERRUPTED' && !this.busy(c, r)) break;
       } catch (e) { if (!(e instanceof Lost)) throw e; }
       this.check(`the start of ${c.tag}`);
       await sleep(this.rng.int(1, 20));
@@ -266,7 +269,11 @@ export class Load {
         await sleep(this.rng.int(1, 20));
         continue;
       }
-      if (r.body?.code === 'OPERATION_INTERRUPTED') continue;
+      if (r.body?.code === 'OPERATION_INTERRUPTED' || this.busy(c, r)) {
+        this.check(`the result of ${c.tag}`);
+        await sleep(this.rng.int(1, 20));
+        continue;
+      }
       if (r.status !== 200) return this.refusal(c, r);
       return this.result(c, r.body, sessionId);
     }
