@@ -341,3 +341,39 @@ static inline void expect_output(conflux_client *c, const char *command, const c
     if (!strstr(got, want)) fail_msg("%s instead of %s", got, want);
     free(got);
 }
+
+/* ---- calls with callbacks ---- */
+
+typedef struct outcome {
+    conflux_error err;
+    int status;
+    atomic_int events;
+    atomic_bool done;
+} outcome;
+
+static inline void see_event(void *arg, conflux_call *call, const conflux_event *ev) {
+    (void)call, (void)ev;
+    atomic_fetch_add(&((outcome *)arg)->events, 1);
+}
+
+static inline void see_done(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
+    outcome *s = arg;
+    (void)call;
+    if (err) s->err = *err;
+    s->status = r ? r->status : 0;
+    atomic_store(&s->done, true);
+}
+
+static inline conflux_call *begin(conflux_client *c, const conflux_request *rq, outcome *s) {
+    conflux_error err;
+    conflux_handlers h = {.on_done = see_done, .arg = s};
+    *s = (outcome){.status = -1};
+    conflux_call *call = conflux_start(c, rq, &h, &err);
+    if (!call) fail_msg("%s", err.message);
+    return call;
+}
+
+static inline void finish(conflux_call *call, outcome *s) {
+    wait_until(atomic_load(&s->done));
+    conflux_call_free(call);
+}

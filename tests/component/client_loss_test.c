@@ -1,43 +1,9 @@
-/* The client library when things go wrong: refusals, silence, lost connections, a server that is killed. */
+/* The client library when things go wrong: refusals, silence, lost connections. */
 #include "component/client_fixture.h"
 
 static server srv;
 
 static const conflux_mode modes[] = {CONFLUX_WEBSOCKET, CONFLUX_HTTP, CONFLUX_AUTO};
-
-typedef struct seen {
-    conflux_error err;
-    int status;
-    atomic_int events;
-    atomic_bool done;
-} seen;
-
-static void see_event(void *arg, conflux_call *call, const conflux_event *ev) {
-    (void)call, (void)ev;
-    atomic_fetch_add(&((seen *)arg)->events, 1);
-}
-
-static void see_done(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
-    seen *s = arg;
-    (void)call;
-    if (err) s->err = *err;
-    s->status = r ? r->status : 0;
-    atomic_store(&s->done, true);
-}
-
-static conflux_call *begin(conflux_client *c, const conflux_request *rq, seen *s) {
-    conflux_error err;
-    conflux_handlers h = {.on_done = see_done, .arg = s};
-    *s = (seen){.status = -1};
-    conflux_call *call = conflux_start(c, rq, &h, &err);
-    if (!call) fail_msg("%s", err.message);
-    return call;
-}
-
-static void finish(conflux_call *call, seen *s) {
-    wait_until(atomic_load(&s->done));
-    conflux_call_free(call);
-}
 
 /* ---- refusals ---- */
 
@@ -232,7 +198,7 @@ static void t_idle_stream(void **state) {
 static void t_dead_peer(void **state) {
     (void)state;
     door d;
-    seen s;
+    outcome s;
     conflux_error err;
     door_open(&d, srv.port, DOOR_OPEN);
     conflux_options o = {.url = d.url, .mode = CONFLUX_WEBSOCKET, .ping_interval_ms = 50};
@@ -253,7 +219,7 @@ static void t_what_is_safe(void **state) {
     (void)state;
     for (size_t i = 0; i < 2; i++) {
         door d;
-        seen get, post, with_id, said;
+        outcome get, post, with_id, said;
         conflux_error err;
         door_open(&d, srv.port, DOOR_OPEN);
         conflux_client *c = client_of(d.url, modes[i]);
@@ -353,6 +319,31 @@ static void t_backoff(void **state) {
     door_close(&d);
 }
 
+static void t_connect_while_reconnecting(void **state) {
+    (void)state;
+    door d;
+    conflux_error err;
+    door_open(&d, srv.port, DOOR_OPEN);
+    for (size_t i = 0; i < 3; i++) {
+        conflux_options o = {.url = d.url, .mode = modes[i], .connect_timeout_ms = 300, .backoff_ms = 10};
+        conflux_client *c = conflux_client_new(&o, &err);
+        atomic_store(&d.mode, DOOR_OPEN);
+        assert_int_equal(conflux_connect(c, &err), 0);
+        atomic_store(&d.mode, DOOR_SHUT);
+        door_cut(&d);
+        if (modes[i] != CONFLUX_HTTP) {
+            wait_until(!conflux_is_connected(c));
+            assert_int_equal(conflux_connect(c, &err), -1);
+            assert_int_equal(err.kind, CONFLUX_E_CONNECT_TIMEOUT);
+            assert_int_equal(conflux_get_state(c), CONFLUX_RECONNECTING); /* that goes on */
+        }
+        atomic_store(&d.mode, DOOR_OPEN);
+        wait_up(c);
+        conflux_client_free(c);
+    }
+    door_close(&d);
+}
+
 typedef struct order {
     atomic_int *next;
     int place;
@@ -397,7 +388,7 @@ static void t_http_priority(void **state) {
     conflux_error err;
     atomic_int next = 0;
     order o[8];
-    seen first;
+    outcome first;
     conflux_options opts = {.url = srv.url, .mode = CONFLUX_HTTP, .http_connections = 1};
     conflux_client *c = conflux_client_new(&opts, &err);
     assert_int_equal(conflux_connect(c, &err), 0);
@@ -419,125 +410,18 @@ static void t_http_priority(void **state) {
     conflux_client_free(c);
 }
 
-/* ---- a server that is killed ---- */
-
-/* Over HTTP on a connection that has been used before: libcurl would send it again by itself. */
-static void t_killed_in_mid_call(void **state) {
-    (void)state;
-    for (size_t i = 0; i < 3; i++) {
-        conflux_client *c = client_of(srv.url, modes[i]);
-        seen s, t;
-        conflux_error err;
-        char body[400], starts[32], go[32], id[32];
-        snprintf(starts, sizeof starts, "starts-%zu", i);
-        snprintf(go, sizeof go, "go-%zu", i);
-        snprintf(id, sizeof id, "killed-%zu", i);
-        size_t n =
-            (size_t)snprintf(body, sizeof body, "{\"sessionId\":\"__DISABLE_SESSION__\",\"command\":\"echo x >> %s; ",
-                             in_dir(&srv, starts));
-        snprintf(body + n, sizeof body - n, "while [ ! -e %s ]; do sleep 0.01; done; echo done\"}", in_dir(&srv, go));
-        wait_up(c);
-        expect_output(c, "echo warm", "warm\\n");
-        conflux_request rq = {.path = "/api/execute", .body = body};
-        conflux_call *one = begin(c, &rq, &s);
-        rq.execution_id = id;
-        conflux_call *two = begin(c, &rq, &t);
-        wait_until(file_size(&srv, starts) == 4);
-        server_kill(&srv);
-        finish(one, &s);
-        if (s.err.kind != CONFLUX_E_CONNECTION_LOST) fail_msg("%zu %s", i, s.err.message);
-        assert_false(s.err.retry_safe);
-        assert_false(s.err.resumable);
-        wait_until(atomic_load(&t.done));
-        if (t.err.kind) { /* over HTTP libcurl may have asked again: it is the same execution */
-            assert_int_equal(t.err.kind, CONFLUX_E_CONNECTION_LOST);
-            assert_true(t.err.retry_safe && t.err.resumable);
-        }
-        conflux_call_free(two);
-        make_file(&srv, go);
-        conflux_response r;
-        assert_int_equal(conflux_resume(c, id, 0, &r, &err), 0);
-        if (!strstr(r.body, "\"stdout\":\"done\\n\"")) fail_msg("%s", r.body);
-        conflux_response_free(&r);
-        assert_int_equal(file_size(&srv, starts), 4); /* each was started once */
-        conflux_client_free(c);
-    }
-}
-
-static void add_output(char *all, size_t max, const char *data) {
-    const char *at = strstr(data, "\"type\":\"stdout\",\"data\":\"");
-    if (!at) return;
-    at += strlen("\"type\":\"stdout\",\"data\":\"");
-    size_t n = strcspn(at, "\""), have = strlen(all);
-    assert_true(have + n < max);
-    memcpy(all + have, at, n);
-    all[have + n] = '\0';
-}
-
-enum { LINES = 300, GATE = 100 };
-
-/* Prints LINES lines, and before each hundredth waits for a file of its name: so every kill finds it at work. */
-static void gated_command(char *body, size_t max, const char *prefix) {
-    snprintf(body, max,
-             "{\"command\":\"for i in $(seq 1 %d); do echo line $i; while [ $((i %% %d)) = 0 ] && [ ! -e %s$i ]; do "
-             "sleep 0.01; done; done\"}",
-             LINES, GATE, prefix);
-}
-
-/* Kills the server when the next gate has been reached, and opens it. */
-static void kill_at_gate(const char *all, const char *name, int *gate) {
-    char line[32], file[64];
-    snprintf(line, sizeof line, "line %d\\n", *gate);
-    if (*gate > LINES || !strstr(all, line)) return;
-    server_kill(&srv);
-    snprintf(file, sizeof file, "%s%d", name, *gate);
-    make_file(&srv, file);
-    *gate += GATE;
-}
-
-/* All of the output, once and in order, over three kills. */
-static void t_stream_resumes(void **state) {
-    (void)state;
-    for (size_t i = 0; i < 3; i++) {
-        conflux_client *c = client_of(srv.url, modes[i]);
-        conflux_error err;
-        conflux_event ev;
-        char all[8192] = "", want[8192] = "", id[32], body[400];
-        int rc, gate = GATE;
-        snprintf(id, sizeof id, "gated-%zu-", i);
-        gated_command(body, sizeof body, in_dir(&srv, id));
-        wait_up(c);
-        conflux_request rq = {.path = "/api/execute/stream", .execution_id = id, .body = body};
-        conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
-        for (;;) {
-            while ((rc = conflux_stream_next(s, &ev, &err)) == 1) {
-                add_output(all, sizeof all, ev.data);
-                kill_at_gate(all, id, &gate);
-            }
-            if (rc == 0) break;
-            if (!err.resumable) fail_msg("%s: %s", conflux_kind_name(err.kind), err.message);
-            assert_int_equal(conflux_stream_resume(s, &err), 0);
-        }
-        assert_int_equal(gate, LINES + GATE);
-        for (int k = 1; k <= LINES; k++) sprintf(want + strlen(want), "line %d\\n", k);
-        assert_string_equal(all, want);
-        conflux_stream_free(s);
-        conflux_client_free(c);
-    }
-}
-
 /* ---- ends of our own ---- */
 
 static void t_disconnect_ends_calls(void **state) {
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         conflux_client *c = client_of(srv.url, modes[i]);
-        seen s;
+        outcome s;
         conflux_error err;
         conflux_request rq = {
             .path = "/api/execute/stream", .body = "{\"command\":\"sleep 1000\"}", .kill_on_disconnect = 1};
         conflux_handlers h = {.on_event = see_event, .on_done = see_done, .arg = &s};
-        s = (seen){0};
+        s = (outcome){0};
         wait_up(c);
         conflux_call *call = conflux_start(c, &rq, &h, &err);
         wait_until(atomic_load(&s.events) > 0);
@@ -582,10 +466,9 @@ int main(void) {
         cmocka_unit_test(t_dead_peer),
         cmocka_unit_test(t_what_is_safe),
         cmocka_unit_test(t_backoff),
+        cmocka_unit_test(t_connect_while_reconnecting),
         cmocka_unit_test(t_waiting_calls),
         cmocka_unit_test(t_http_priority),
-        cmocka_unit_test(t_killed_in_mid_call),
-        cmocka_unit_test(t_stream_resumes),
         cmocka_unit_test(t_disconnect_ends_calls),
     };
     return cmocka_run_group_tests(tests, start, stop);

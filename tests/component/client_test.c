@@ -188,14 +188,14 @@ typedef struct seen {
     int status;
 } seen;
 
-static void see_event(void *arg, conflux_call *call, const conflux_event *ev) {
+static void count_event(void *arg, conflux_call *call, const conflux_event *ev) {
     seen *s = arg;
     (void)call;
     atomic_fetch_add(&s->bytes, ev->len);
     atomic_fetch_add(&s->events, 1);
 }
 
-static void see_done(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
+static void count_end(void *arg, conflux_call *call, conflux_response *r, const conflux_error *err) {
     seen *s = arg;
     (void)call;
     s->kind = err ? err->kind : CONFLUX_OK;
@@ -207,7 +207,7 @@ static void see_done(void *arg, conflux_call *call, conflux_response *r, const c
 static void stops_at_window(conflux_client *c, conflux_mode mode) {
     seen s = {0};
     conflux_error err;
-    conflux_handlers h = {.on_event = see_event, .on_done = see_done, .arg = &s, .manual_consume = 1};
+    conflux_handlers h = {.on_event = count_event, .on_done = count_end, .arg = &s, .manual_consume = 1};
     conflux_request rq = {.path = "/api/execute/stream",
                           .body = "{\"command\":\"head -c 4194304 /dev/zero | tr '\\\\0' z\"}"};
     conflux_call *call = conflux_start(c, &rq, &h, &err);
@@ -243,7 +243,7 @@ static void t_cancel(void **state) {
         char body[300], name[32];
         snprintf(name, sizeof name, "alive-%zu", i);
         snprintf(body, sizeof body, "{\"command\":\"touch %s; sleep 1000; touch never-%zu\"}", in_dir(&srv, name), i);
-        conflux_handlers h = {.on_event = see_event, .on_done = see_done, .arg = &s};
+        conflux_handlers h = {.on_event = count_event, .on_done = count_end, .arg = &s};
         snprintf(name, sizeof name, "cancelled-%zu", i);
         conflux_request rq = {.path = "/api/execute/stream", .body = body, .execution_id = name};
         conflux_call *call = conflux_start(c, &rq, &h, &err);
@@ -362,6 +362,55 @@ static void t_raw(void **state) {
     over_each(raw);
 }
 
+/* Over a WebSocket it would be 1009, and the end of the connection for all that share it. */
+static void too_large(conflux_client *c, conflux_mode mode) {
+    enum { SIZE = 17 << 20 };
+    conflux_response r;
+    conflux_error err;
+    char *body = malloc(SIZE + 300);
+    size_t n = (size_t)sprintf(body, "{\"path\":\"%s\",\"content\":\"", in_dir(&srv, "large"));
+    memset(body + n, 'l', SIZE);
+    strcpy(body + n + SIZE, "\"}");
+    conflux_request rq = {.path = "/api/write", .body = body};
+    assert_int_equal(conflux_connect(c, &err), 0);
+    int rc = conflux_fetch(c, &rq, &r, &err);
+    if (mode == CONFLUX_WEBSOCKET) {
+        assert_int_equal(rc, -1);
+        assert_int_equal(err.kind, CONFLUX_E_TOO_LARGE);
+    } else {
+        assert_int_equal(rc, 0);
+        assert_int_equal(r.status, 200);
+        assert_int_equal(r.mode, CONFLUX_HTTP);
+        assert_int_equal(file_size(&srv, "large"), SIZE);
+        unlink(in_dir(&srv, "large"));
+    }
+    conflux_response_free(&r);
+    free(body);
+    assert_true(conflux_is_connected(c));
+    expect_output(c, "echo still", "still\\n");
+}
+
+static void t_too_large(void **state) {
+    (void)state;
+    over_each(too_large);
+}
+
+static void t_answer_too_large(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_error err;
+        conflux_response r;
+        conflux_options o = {.url = srv.url, .mode = modes[i], .max_answer = 100000};
+        conflux_client *c = conflux_client_new(&o, &err);
+        conflux_request rq = {.path = "/api/execute",
+                              .body = "{\"command\":\"head -c 200000 /dev/zero | tr '\\\\0' z\"}"};
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_TOO_LARGE);
+        expect_output(c, "echo still", "still\\n");
+        conflux_client_free(c);
+    }
+}
+
 /* ---- sharing ---- */
 
 static void t_share(void **state) {
@@ -390,7 +439,7 @@ static void t_pool(void **state) {
     conflux_options o = {.url = d.url, .mode = CONFLUX_WEBSOCKET, .connections = 3};
     conflux_client *c = conflux_client_new(&o, NULL);
     seen s[8] = {0};
-    conflux_handlers h = {.on_event = see_event, .on_done = see_done};
+    conflux_handlers h = {.on_event = count_event, .on_done = count_end};
     conflux_request rq = {.path = "/api/execute/stream", .body = "{\"command\":\"sleep 1000\"}"};
     conflux_call *calls[8];
     for (int i = 0; i < 8; i++) {
@@ -424,7 +473,7 @@ static void call_again(void *arg, conflux_call *call, conflux_response *r, const
     conflux_error why = {0};
     conflux_response none;
     conflux_request rq = {.path = "/api/ping"};
-    conflux_handlers h = {.on_done = see_done, .arg = &f->inner};
+    conflux_handlers h = {.on_done = count_end, .arg = &f->inner};
     conflux_fetch(f->c, &rq, &none, &why);
     f->waits = why.kind;
     conflux_call_free(conflux_start(f->c, &rq, &h, NULL));
@@ -499,6 +548,8 @@ int main(void) {
         cmocka_unit_test(t_stdin_over_http),
         cmocka_unit_test(t_batch),
         cmocka_unit_test(t_raw),
+        cmocka_unit_test(t_too_large),
+        cmocka_unit_test(t_answer_too_large),
         cmocka_unit_test(t_share),
         cmocka_unit_test(t_pool),
         cmocka_unit_test(t_callback_may_start_but_not_wait),

@@ -69,6 +69,29 @@ void client_want(conflux_client *c) {
     engine_tell_client(c, &s);
 }
 
+static void settle(waiter *w, int rc, const conflux_error *err) {
+    cp_timer_stop(w->client->eng->loop, &w->deadline);
+    waiter_finish(w, rc, err); /* it is gone now */
+}
+
+void client_settle(conflux_client *c, const conflux_error *err) {
+    for (waiter *w; (w = c->connecting);) {
+        c->connecting = w->next;
+        settle(w, err ? -1 : 0, err);
+    }
+}
+
+/* Coming back may take for ever; whoever asks for it need not wait so long. */
+static void on_connect_deadline(cp_timer *t) {
+    waiter *w = CP_CONTAINER(t, waiter, deadline), **at = &w->client->connecting;
+    const conflux_error *cause = &w->client->eng->dial.cause;
+    conflux_error err;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+    fail(&err, CONFLUX_E_CONNECT_TIMEOUT, "no connection in time%s%.400s", cause->kind ? ": " : "", cause->message);
+    settle(w, -1, &err);
+}
+
 static void on_connect(cp_task *t) {
     client_op *op = CP_CONTAINER(t, client_op, task);
     conflux_client *c = op->c;
@@ -78,8 +101,13 @@ static void on_connect(cp_task *t) {
         waiter_finish(&op->w, 0, NULL);
         return;
     }
+    op->w.client = c;
     op->w.next = c->connecting;
     c->connecting = &op->w;
+    /* A first attempt has its own deadline, and knows better what it was that took so long. */
+    uint32_t patience = c->o.connect_timeout_ms;
+    if (e->dial.was_connected && patience != CONFLUX_NO_TIMEOUT)
+        cp_timer_start(e->loop, &op->w.deadline, patience, on_connect_deadline);
     dial_need(e);
 }
 
@@ -122,10 +150,7 @@ static void let_go(conflux_client *c) {
     fail(&err, CONFLUX_E_CANCELLED, "the client was disconnected");
     c->wants = false;
     end_calls(c, &err);
-    for (waiter *w; (w = c->connecting);) {
-        c->connecting = w->next;
-        waiter_finish(w, -1, &err);
-    }
+    client_settle(c, &err);
     if (!engine_wanted(e)) close_connections(e);
     conflux_status s = {.state = CONFLUX_DISCONNECTED, .mode = CONFLUX_AUTO};
     engine_tell_client(c, &s);

@@ -288,7 +288,9 @@ typedef struct waiter {
     bool done;
     int rc;
     conflux_error err;
-    struct waiter *next;
+    struct waiter *next; /* of those in conflux_connect, with their deadline */
+    cp_timer deadline;
+    struct conflux_client *client;
 } waiter;
 
 struct conflux_client {
@@ -346,7 +348,8 @@ void engine_route_waiting(engine *e);
 /* Tells the handles; cause may be NULL. */
 void engine_tell(engine *e, conflux_state state, conflux_mode mode, const conflux_error *cause, uint32_t retry_in);
 void engine_tell_client(conflux_client *c, const conflux_status *s);
-void engine_settle(engine *e, const conflux_error *err); /* those in conflux_connect: NULL for connected */
+void engine_settle(engine *e, const conflux_error *err);         /* those in conflux_connect: NULL for connected */
+void client_settle(conflux_client *c, const conflux_error *err); /* client.c: those of one handle */
 /* Ends all calls that wait for a connection. */
 void engine_fail_waiting(engine *e, const conflux_error *err);
 bool engine_wanted(const engine *e);

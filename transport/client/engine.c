@@ -218,11 +218,7 @@ void engine_tell(engine *e, conflux_state state, conflux_mode mode, const conflu
 }
 
 void engine_settle(engine *e, const conflux_error *err) {
-    for (conflux_client *c = e->clients; c; c = c->next)
-        for (waiter *w; (w = c->connecting);) {
-            c->connecting = w->next;
-            waiter_finish(w, err ? -1 : 0, err);
-        }
+    for (conflux_client *c = e->clients; c; c = c->next) client_settle(c, err);
 }
 
 bool tracing(const engine *e) {

@@ -10,7 +10,7 @@
  *
  * Threads. A client has one internal thread, which owns its connections and runs every callback. All functions may be
  * called from any thread at any time unless they say otherwise. Those that wait (conflux_connect, _disconnect, _fetch,
- * _batch, _resume, _stream_next, _call_stdin, _client_free) must not be called from a callback: they would wait for
+ * _batch, _resume, _stream_next, _stream_free, _call_stdin, _client_free) must not be called from a callback: they would wait for
  * themselves, and fail with CONFLUX_E_DEADLOCK instead. A callback that takes long holds up all calls of its client.
  *
  * Errors. Functions that can fail return 0 (or what they say) on success and -1 on failure, with *err filled in; err
