@@ -1,4 +1,5 @@
-// Types of conflux-client, for every platform. What does not concern a platform (spawning in a browser) is refused at run time.
+// Types of conflux-client, for every platform. What does not concern a platform (spawning in a browser) is refused at
+// run time.
 
 export type Mode = 'auto' | 'websocket' | 'http';
 export type Bytes = ArrayBuffer | ArrayBufferView;
@@ -27,9 +28,17 @@ export interface LogMethods {
   error?(message: string, fields?: object): void;
 }
 export type Logger = LogMethods | ((line: { level: string; message: string; [field: string]: unknown }) => void);
-export function createLogger(options?: { level?: 'debug' | 'info' | 'warn' | 'error'; component?: string; sink?: LogMethods }): LogMethods;
+export function createLogger(options?: {
+  level?: 'debug' | 'info' | 'warn' | 'error';
+  component?: string;
+  sink?: LogMethods;
+}): LogMethods;
 
-export interface State { mode: 'websocket' | 'http'; connected: boolean; reason?: string }
+export interface State {
+  mode: 'websocket' | 'http';
+  connected: boolean;
+  reason?: string;
+}
 
 export interface ClientOptions {
   baseUrl: string;
@@ -113,13 +122,17 @@ export interface CommandOptions extends CallOptions {
   limits?: { memoryMb?: number; cpuShares?: number; maxProcesses?: number; maxOutputBytes?: number };
   isolation?: object;
 }
-export interface ExecOptions extends CommandOptions { detachAfterMs?: number }
+export interface ExecOptions extends CommandOptions {
+  detachAfterMs?: number;
+}
 export interface StreamOptions extends CommandOptions {
   /** 'open': by write() and close(), over a WebSocket. */
   stdin?: string | Bytes;
   idleTimeout?: number;
 }
-export interface StartOptions extends CommandOptions { processId?: string }
+export interface StartOptions extends CommandOptions {
+  processId?: string;
+}
 export type Command = string | string[];
 
 // ---- results ----
@@ -146,10 +159,32 @@ export interface ExecResult {
   /** With detachAfterMs: it goes on, and its result is to be had by its id. */
   detached?: boolean;
 }
-export interface OutputEvent { type: 'stdout' | 'stderr'; data: string; output: string; offset?: number; timestamp?: string }
-export interface DroppedEvent { type: 'dropped'; stream: 'stdout' | 'stderr'; bytes: number }
-export interface StartEvent { type: 'start'; command: string; executionId?: string; processId?: string; timestamp: string }
-export interface CompleteEvent { type: 'complete'; exitCode?: number; outcome?: Outcome; signal?: string; timestamp: string }
+export interface OutputEvent {
+  type: 'stdout' | 'stderr';
+  data: string;
+  output: string;
+  offset?: number;
+  timestamp?: string;
+}
+export interface DroppedEvent {
+  type: 'dropped';
+  stream: 'stdout' | 'stderr';
+  bytes: number;
+}
+export interface StartEvent {
+  type: 'start';
+  command: string;
+  executionId?: string;
+  processId?: string;
+  timestamp: string;
+}
+export interface CompleteEvent {
+  type: 'complete';
+  exitCode?: number;
+  outcome?: Outcome;
+  signal?: string;
+  timestamp: string;
+}
 export type ExecEvent = StartEvent | OutputEvent | DroppedEvent | CompleteEvent;
 export type LogEvent = (OutputEvent & { processId?: string }) | (DroppedEvent & { output?: undefined });
 
@@ -166,28 +201,96 @@ export interface CommandStream extends Stream<ExecEvent> {
   /** Ends the input, after `data`. */
   close(data?: string | Bytes): void;
 }
-export interface LogPiece { stream: 'stdout' | 'stderr'; from: number; data: string; encoding: string; next: number; total: number; dropped: number; ended: boolean }
-export interface LogQuery extends CallOptions { stream: 'stdout' | 'stderr'; from?: number; limit?: number; encoding?: 'utf-8' | 'base64' }
-
-export interface FileContent { path: string; content: string; encoding: 'utf-8' | 'base64'; isBinary: boolean; mimeType: string; size: number }
-export interface FileEntry {
-  name: string; absolutePath: string; relativePath: string; type: 'file' | 'directory' | 'symlink' | 'other'; size: number;
-  modifiedAt: string; mode: string; permissions: { readable: boolean; writable: boolean; executable: boolean };
+export interface LogPiece {
+  stream: 'stdout' | 'stderr';
+  from: number;
+  data: string;
+  encoding: string;
+  next: number;
+  total: number;
+  dropped: number;
+  ended: boolean;
 }
-export interface FileStat { path: string; type: string; size: number; mode: string; uid: number; gid: number; mtimeMs: number; ino: number; nlink: number; etag: string }
+export interface LogQuery extends CallOptions {
+  stream: 'stdout' | 'stderr';
+  from?: number;
+  limit?: number;
+  encoding?: 'utf-8' | 'base64';
+}
+
+export interface FileContent {
+  path: string;
+  content: string;
+  encoding: 'utf-8' | 'base64';
+  isBinary: boolean;
+  mimeType: string;
+  size: number;
+}
+export interface FileEntry {
+  name: string;
+  absolutePath: string;
+  relativePath: string;
+  type: 'file' | 'directory' | 'symlink' | 'other';
+  size: number;
+  modifiedAt: string;
+  mode: string;
+  permissions: { readable: boolean; writable: boolean; executable: boolean };
+}
+export interface FileStat {
+  path: string;
+  type: string;
+  size: number;
+  mode: string;
+  uid: number;
+  gid: number;
+  mtimeMs: number;
+  ino: number;
+  nlink: number;
+  etag: string;
+}
 export type FileStreamEvent =
   | { type: 'metadata'; mimeType: string; size: number; isBinary: boolean; encoding: string }
   | { type: 'chunk'; data: string }
   | { type: 'complete'; bytesRead: number }
   | { type: 'error'; error: string };
-export interface WatchEvent { type: 'watching' | 'event' | 'stopped' | 'error'; path?: string; watchId?: string; eventType?: string; isDirectory?: boolean; reason?: string; error?: string; timestamp?: string }
-export interface WatchOptions extends CallOptions { recursive?: boolean; include?: string[]; exclude?: string[]; events?: string[]; sessionId?: string }
-export interface FoundEvent extends Extra { type: string; path?: string }
-export interface ServerEvent {
-  id: number; type: string; timestamp: string; processId?: string; executionId?: string; sessionId?: string; pid?: number;
-  exitCode?: number; signal?: string; outcome?: Outcome; stream?: string; bytes?: number;
+export interface WatchEvent {
+  type: 'watching' | 'event' | 'stopped' | 'error';
+  path?: string;
+  watchId?: string;
+  eventType?: string;
+  isDirectory?: boolean;
+  reason?: string;
+  error?: string;
+  timestamp?: string;
 }
-export interface InSession extends CallOptions { sessionId?: string }
+export interface WatchOptions extends CallOptions {
+  recursive?: boolean;
+  include?: string[];
+  exclude?: string[];
+  events?: string[];
+  sessionId?: string;
+}
+export interface FoundEvent extends Extra {
+  type: string;
+  path?: string;
+}
+export interface ServerEvent {
+  id: number;
+  type: string;
+  timestamp: string;
+  processId?: string;
+  executionId?: string;
+  sessionId?: string;
+  pid?: number;
+  exitCode?: number;
+  signal?: string;
+  outcome?: Outcome;
+  stream?: string;
+  bytes?: number;
+}
+export interface InSession extends CallOptions {
+  sessionId?: string;
+}
 
 // ---- errors ----
 
@@ -205,11 +308,17 @@ export class ApiError extends ConfluxError {
   request?: string;
 }
 /** No connection. The message has the word WebSocket when that was tried. */
-export class ConnectionError extends ConfluxError { status?: number }
+export class ConnectionError extends ConfluxError {
+  status?: number;
+}
 /** `WebSocket closed …`: with an executionId the result can still be had. */
-export class ConnectionLostError extends ConfluxError { executionId?: string }
+export class ConnectionLostError extends ConfluxError {
+  executionId?: string;
+}
 /** The message has the word timeout. */
-export class TimeoutError extends ConfluxError { executionId?: string }
+export class TimeoutError extends ConfluxError {
+  executionId?: string;
+}
 export class SpawnError extends ConfluxError {}
 
 // ---- the client ----
@@ -222,37 +331,85 @@ export class Transport {
   fetch(path: string, options?: RequestInit): Promise<Response>;
   /** The events as bytes of text/event-stream. */
   fetchStream(path: string, body?: unknown, method?: 'GET' | 'POST'): Promise<ByteStream>;
-  request(call: { method: string; path: string; body?: object; headers?: Record<string, string>; timeout?: number } & CallOptions): Promise<{ status: number; body: any }>;
+  request(
+    call: {
+      method: string;
+      path: string;
+      body?: object;
+      headers?: Record<string, string>;
+      timeout?: number;
+    } & CallOptions,
+  ): Promise<{ status: number; body: any }>;
   dispose(): void;
 }
 
 declare class Files {
-  readFile(path: string, options?: InSession & { encoding?: 'utf-8' | 'utf8' | 'base64'; offset?: number; limit?: number }): Promise<FileContent>;
+  readFile(
+    path: string,
+    options?: InSession & { encoding?: 'utf-8' | 'utf8' | 'base64'; offset?: number; limit?: number },
+  ): Promise<FileContent>;
   readBytes(path: string, options?: InSession & { pieceBytes?: number; offset?: number }): Promise<Uint8Array>;
   readPieces(path: string, options?: InSession & { pieceBytes?: number; offset?: number }): AsyncGenerator<Uint8Array>;
   readFileStream(path: string, options?: InSession): Stream<FileStreamEvent>;
-  writeFile(path: string, content: string | Bytes | Blob, options?: InSession & { mode?: string; atomic?: boolean; append?: boolean; encoding?: 'base64'; uploadId?: string }): Promise<{ path: string } & Extra>;
-  uploadStatus(uploadId: string, options?: CallOptions): Promise<{ uploadId: string; path: string; size: number; complete: boolean }>;
+  writeFile(
+    path: string,
+    content: string | Bytes | Blob,
+    options?: InSession & { mode?: string; atomic?: boolean; append?: boolean; encoding?: 'base64'; uploadId?: string },
+  ): Promise<{ path: string } & Extra>;
+  uploadStatus(
+    uploadId: string,
+    options?: CallOptions,
+  ): Promise<{ uploadId: string; path: string; size: number; complete: boolean }>;
   deleteFile(path: string, options?: InSession): Promise<{ path: string }>;
   renameFile(oldPath: string, newPath: string, options?: InSession): Promise<{ path: string; newPath: string }>;
-  moveFile(sourcePath: string, destinationPath: string, options?: InSession): Promise<{ path: string; newPath: string }>;
-  copyFile(source: string, destination: string, options?: InSession & { recursive?: boolean; overwrite?: boolean }): Promise<Extra>;
+  moveFile(
+    sourcePath: string,
+    destinationPath: string,
+    options?: InSession,
+  ): Promise<{ path: string; newPath: string }>;
+  copyFile(
+    source: string,
+    destination: string,
+    options?: InSession & { recursive?: boolean; overwrite?: boolean },
+  ): Promise<Extra>;
   mkdir(path: string, options?: InSession & { recursive?: boolean }): Promise<{ path: string; recursive: boolean }>;
   stat(path: string, options?: InSession & { follow?: boolean }): Promise<FileStat>;
   chmod(path: string, mode: string, options?: InSession & { recursive?: boolean }): Promise<Extra>;
-  chown(path: string, owner: { uid?: number; gid?: number }, options?: InSession & { recursive?: boolean }): Promise<Extra>;
+  chown(
+    path: string,
+    owner: { uid?: number; gid?: number },
+    options?: InSession & { recursive?: boolean },
+  ): Promise<Extra>;
   exists(path: string, options?: InSession): Promise<boolean>;
   listFiles(path: string, options?: InSession & { recursive?: boolean; includeHidden?: boolean }): Promise<FileEntry[]>;
   search(path: string, options?: InSession & { glob?: string; hidden?: boolean; limit?: number }): Stream<FoundEvent>;
-  grep(path: string, pattern: string, options?: InSession & { regex?: boolean; glob?: string; hidden?: boolean; limit?: number }): Stream<FoundEvent>;
-  replace(path: string, edits: { old: string; new: string; all?: boolean }[], options?: InSession): Promise<{ path: string; replacements: number } & Extra>;
-  batchFiles(operations: { path: string; body: object }[], options?: InSession): Promise<{ results: { status: number; body: any }[]; failed: number }>;
+  grep(
+    path: string,
+    pattern: string,
+    options?: InSession & { regex?: boolean; glob?: string; hidden?: boolean; limit?: number },
+  ): Stream<FoundEvent>;
+  replace(
+    path: string,
+    edits: { old: string; new: string; all?: boolean }[],
+    options?: InSession,
+  ): Promise<{ path: string; replacements: number } & Extra>;
+  batchFiles(
+    operations: { path: string; body: object }[],
+    options?: InSession,
+  ): Promise<{ results: { status: number; body: any }[]; failed: number }>;
   getArchive(path: string, options?: RequestInit): Promise<Response>;
   putArchive(path: string, body: Body, options?: RequestInit): Promise<any>;
   getRaw(path: string, options?: RequestInit): Promise<Response>;
-  putRaw(path: string, body: Body, options?: Omit<RequestInit, 'mode'> & { mode?: string; parents?: boolean }): Promise<any>;
+  putRaw(
+    path: string,
+    body: Body,
+    options?: Omit<RequestInit, 'mode'> & { mode?: string; parents?: boolean },
+  ): Promise<any>;
   watch(path: string, options?: WatchOptions): Stream<WatchEvent>;
-  checkChanges(path: string, options?: WatchOptions & { since?: string }): Promise<{ status: 'unchanged' | 'changed' | 'resync'; reason?: string; version: string }>;
+  checkChanges(
+    path: string,
+    options?: WatchOptions & { since?: string },
+  ): Promise<{ status: 'unchanged' | 'changed' | 'resync'; reason?: string; version: string }>;
 }
 
 declare class Operations extends Files {
@@ -269,7 +426,9 @@ export class Session extends Operations {
   delete(options?: CallOptions & { keep?: boolean }): Promise<Extra>;
 }
 
-export interface WaitOptions extends CallOptions { timeout?: number }
+export interface WaitOptions extends CallOptions {
+  timeout?: number;
+}
 export class Process {
   private constructor();
   readonly id: string;
@@ -291,14 +450,20 @@ export class Process {
   output(options?: CallOptions): Promise<{ processId: string; stdout: string; stderr: string }>;
   output(options: LogQuery): Promise<LogPiece>;
   wait(options?: WaitOptions): Promise<this>;
-  waitForLog(pattern: string, options?: WaitOptions & { regex?: boolean; stream?: 'stdout' | 'stderr'; from?: number }): Promise<{ stream: string; offset: number; line: string; match: string } & Extra>;
+  waitForLog(
+    pattern: string,
+    options?: WaitOptions & { regex?: boolean; stream?: 'stdout' | 'stderr'; from?: number },
+  ): Promise<{ stream: string; offset: number; line: string; match: string } & Extra>;
   waitForPort(port: number, options?: WaitOptions): Promise<this>;
   kill(options?: KillOptions): Promise<{ killed?: number[]; survivors?: number[] } & Extra>;
   sendSignal(signal: string | number, options?: CallOptions & { tree?: boolean }): Promise<Extra>;
   write(data: string | Bytes, options?: CallOptions & { eof?: boolean }): Promise<Extra>;
   closeStdin(options?: CallOptions): Promise<Extra>;
 }
-export interface KillOptions extends Omit<CallOptions, 'signal'> { signal?: string | number | AbortSignal; graceMs?: number }
+export interface KillOptions extends Omit<CallOptions, 'signal'> {
+  signal?: string | number | AbortSignal;
+  graceMs?: number;
+}
 
 export class Execution {
   private constructor();
@@ -320,10 +485,14 @@ export class Conflux extends Operations {
   dispose(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
   session(id: string): Session;
-  createSession(options?: CallOptions & { id?: string; env?: Record<string, string>; cwd?: string; commandTimeoutMs?: number }): Promise<Session>;
+  createSession(
+    options?: CallOptions & { id?: string; env?: Record<string, string>; cwd?: string; commandTimeoutMs?: number },
+  ): Promise<Session>;
   listSessions(options?: CallOptions): Promise<string[]>;
   deleteSession(id: string, options?: CallOptions & { keep?: boolean }): Promise<Extra>;
-  listProcesses(options?: CallOptions & { status?: string; sessionId?: string; limit?: number; after?: string }): Promise<Process[]>;
+  listProcesses(
+    options?: CallOptions & { status?: string; sessionId?: string; limit?: number; after?: string },
+  ): Promise<Process[]>;
   getProcess(id: string, options?: CallOptions): Promise<Process>;
   killProcess(id: string, options?: KillOptions): Promise<{ killed?: number[]; survivors?: number[] } & Extra>;
   killAllProcesses(options?: CallOptions): Promise<number>;
@@ -334,8 +503,14 @@ export class Conflux extends Operations {
   usage(options?: CallOptions): Promise<any>;
   pending(options?: CallOptions): Promise<any>;
   events(options?: CallOptions & { from?: number | string }): Stream<ServerEvent>;
-  batch<T>(tasks: ((client: this) => T | Promise<T>)[], options: { concurrency?: number; settle: true }): Promise<PromiseSettledResult<T>[]>;
-  batch<T>(tasks: ((client: this) => T | Promise<T>)[], options?: { concurrency?: number; settle?: false }): Promise<T[]>;
+  batch<T>(
+    tasks: ((client: this) => T | Promise<T>)[],
+    options: { concurrency?: number; settle: true },
+  ): Promise<PromiseSettledResult<T>[]>;
+  batch<T>(
+    tasks: ((client: this) => T | Promise<T>)[],
+    options?: { concurrency?: number; settle?: false },
+  ): Promise<T[]>;
 }
 
 /** A server that is there. */

@@ -6,7 +6,8 @@ const CHUNK = 0x8000; // arguments that one call of fromCharCode takes everywher
 export function toBase64(bytes) {
   if (typeof bytes.toBase64 === 'function') return bytes.toBase64();
   const parts = [];
-  for (let i = 0; i < bytes.length; i += CHUNK) parts.push(String.fromCharCode.apply(null, bytes.subarray(i, i + CHUNK)));
+  for (let i = 0; i < bytes.length; i += CHUNK)
+    parts.push(String.fromCharCode.apply(null, bytes.subarray(i, i + CHUNK)));
   return btoa(parts.join(''));
 }
 
@@ -26,7 +27,8 @@ export function byteLength(text) {
     const c = text.charCodeAt(i);
     if (c < 0x80) continue;
     n += c < 0x800 ? 1 : 2;
-    if (c >= 0xd800 && c < 0xdc00 && (text.charCodeAt(i + 1) & 0xfc00) === 0xdc00) i++; // two units, four bytes: counted
+    // Two units, four bytes: counted.
+    if (c >= 0xd800 && c < 0xdc00 && (text.charCodeAt(i + 1) & 0xfc00) === 0xdc00) i++;
   }
   return n;
 }
@@ -42,6 +44,9 @@ export function asBytes(v) {
 export function concat(parts) {
   const all = new Uint8Array(parts.reduce((n, p) => n + p.length, 0));
   let at = 0;
-  for (const p of parts) { all.set(p, at); at += p.length; }
+  for (const p of parts) {
+    all.set(p, at);
+    at += p.length;
+  }
   return all;
 }

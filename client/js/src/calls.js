@@ -9,12 +9,14 @@ export const segment = id => encodeURIComponent(id);
 
 export function query(path, params) {
   const all = new URLSearchParams();
-  for (const [name, value] of Object.entries(params)) if (value !== undefined && value !== null) all.set(name, String(value));
+  for (const [name, value] of Object.entries(params))
+    if (value !== undefined && value !== null) all.set(name, String(value));
   const text = all.toString();
   return text ? `${path}${path.includes('?') ? '&' : '?'}${text}` : path;
 }
 
-// The options of the call itself: {signal, priority, deadlineMs, onDisconnect, requestTimeout}; the rest is the operation's.
+// The options of the call itself: {signal, priority, deadlineMs, onDisconnect, requestTimeout}; the rest is the
+// operation's.
 export function split(options = {}) {
   const { signal, priority, deadlineMs, onDisconnect, requestTimeout, ...rest } = options;
   return [{ signal, priority, deadlineMs, onDisconnect, requestTimeout }, rest];
@@ -22,7 +24,7 @@ export function split(options = {}) {
 
 // The body's fields for a command: a string is for a shell, an array is a program with its arguments.
 export function commandBody(command, { timeout, stdin, ...rest } = {}) {
-  const body = { ...Array.isArray(command) ? { args: command } : { command }, ...rest };
+  const body = { ...(Array.isArray(command) ? { args: command } : { command }), ...rest };
   if (timeout !== undefined) body.timeoutMs = timeout;
   if (isBytes(stdin)) Object.assign(body, { stdin: toBase64(asBytes(stdin)), stdinEncoding: 'base64' });
   else if (stdin !== undefined) body.stdin = stdin;
@@ -30,7 +32,8 @@ export function commandBody(command, { timeout, stdin, ...rest } = {}) {
 }
 
 // What is written to a standard input, in pieces that fit a message of any server, escapes included.
-const TEXT_PIECE = 10000, BYTES_PIECE = 32768;
+const TEXT_PIECE = 10000,
+  BYTES_PIECE = 32768;
 export function* inputPieces(data = '') {
   const piece = isBytes(data) ? BYTES_PIECE : TEXT_PIECE;
   const all = isBytes(data) ? asBytes(data) : data;
@@ -43,7 +46,8 @@ export function* inputPieces(data = '') {
 }
 
 // {data, encoding?}
-export const inputOf = data => (isBytes(data) ? { data: toBase64(asBytes(data)), encoding: 'base64' } : { data: data ?? '' });
+export const inputOf = data =>
+  isBytes(data) ? { data: toBase64(asBytes(data)), encoding: 'base64' } : { data: data ?? '' };
 
 const LAST = ['complete', 'exit', 'error', 'stopped'];
 export const isLast = event => LAST.includes(event.type);
@@ -57,11 +61,19 @@ export function decodeOutput(item) {
 }
 
 export class Calls {
-  #transport; #timeouts;
-  constructor(transport, timeouts) { this.#transport = transport; this.#timeouts = timeouts; }
+  #transport;
+  #timeouts;
+  constructor(transport, timeouts) {
+    this.#transport = transport;
+    this.#timeouts = timeouts;
+  }
 
-  get transport() { return this.#transport; }
-  get timeouts() { return this.#timeouts; }
+  get transport() {
+    return this.#transport;
+  }
+  get timeouts() {
+    return this.#timeouts;
+  }
 
   // The body of the answer; an error status is thrown. atLeast: how long the server itself may take.
   async send(method, path, body, control = {}, { atLeast = 0, cancelEnds } = {}) {
@@ -73,8 +85,12 @@ export class Calls {
     return answer.body;
   }
 
-  get(path, control, more) { return this.send('GET', path, undefined, control, more); }
-  post(path, body, control, more) { return this.send('POST', path, body, control, more); }
+  get(path, control, more) {
+    return this.send('GET', path, undefined, control, more);
+  }
+  post(path, body, control, more) {
+    return this.send('POST', path, body, control, more);
+  }
 
   stream(method, path, body, control = {}, more = {}) {
     const { requestTimeout, ...rest } = control;

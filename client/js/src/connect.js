@@ -10,7 +10,9 @@ import { Transport } from './transport/transport.js';
 const TIMEOUTS = { connect: 30000, request: 120000, stream: 300000, reconnect: 5000 };
 
 let spawnServer = null;
-export const useSpawn = spawn => { spawnServer = spawn; };
+export const useSpawn = spawn => {
+  spawnServer = spawn;
+};
 
 // A client of the server at baseUrl, connected; without one, of a server that is started for it (Node and Bun).
 export async function connect(options = {}) {
@@ -18,12 +20,14 @@ export async function connect(options = {}) {
   if (!spawn || spawn.enabled === false) return ready(new Conflux(rest));
   if (rest.baseUrl) throw new TypeError('give either baseUrl or spawn');
   if (!spawnServer) throw new SpawnError('No server can be started here: give baseUrl');
-  const server = await spawnServer({ ...rest.token && { token: rest.token }, ...spawn === true ? {} : spawn });
+  const server = await spawnServer({ ...(rest.token && { token: rest.token }), ...(spawn === true ? {} : spawn) });
   return ready(new Conflux({ ...rest, baseUrl: server.baseUrl, token: server.token }, server));
 }
 
 async function ready(client) {
-  try { await client.transport.connect(); } catch (e) {
+  try {
+    await client.transport.connect();
+  } catch (e) {
     await client.dispose();
     throw e;
   }
@@ -32,16 +36,27 @@ async function ready(client) {
 
 // Names of the Cloudflare SDK and of its older documents mean the same as ours.
 function normalize({ baseUrl, useWebSocket, transport, transportMode, containerTimeouts, timeouts, ...rest }) {
-  if (typeof baseUrl !== 'string' || !/^https?:\/\//.test(baseUrl)) throw new TypeError('baseUrl must be an http or https URL');
-  if (/^https?:\/\/[^/]*@/.test(baseUrl)) throw new TypeError('baseUrl must hold no credentials: give a token'); // it is in messages of errors
+  if (typeof baseUrl !== 'string' || !/^https?:\/\//.test(baseUrl))
+    throw new TypeError('baseUrl must be an http or https URL');
+  // It is shown in messages of errors.
+  if (/^https?:\/\/[^/]*@/.test(baseUrl)) throw new TypeError('baseUrl must hold no credentials: give a token');
   const mode = transport ?? transportMode ?? { true: 'websocket', false: 'http' }[useWebSocket] ?? 'auto';
   const given = Object.entries({ ...containerTimeouts, ...timeouts }).filter(([, ms]) => ms !== undefined);
-  return { ...rest, baseUrl: baseUrl.replace(/\/+$/, ''), transport: mode, timeouts: { ...TIMEOUTS, ...Object.fromEntries(given) } };
+  return {
+    ...rest,
+    baseUrl: baseUrl.replace(/\/+$/, ''),
+    transport: mode,
+    timeouts: { ...TIMEOUTS, ...Object.fromEntries(given) },
+  };
 }
 
 // Created by hand it connects at the first call, or at transport.connect().
 export class Conflux extends Operations {
-  #baseUrl; #token; #session; #server; #transport;
+  #baseUrl;
+  #token;
+  #session;
+  #server;
+  #transport;
   constructor(options, server = null) {
     const { session, logger, ...rest } = normalize(options);
     const transport = new Transport({ ...rest, log: asLogger(logger) });
@@ -56,11 +71,22 @@ export class Conflux extends Operations {
   }
 
   // Getters, so that a client that is printed does not show its token.
-  get baseUrl() { return this.#baseUrl; }
-  get token() { return this.#token; }
-  get transport() { return this.#transport; }
-  get client() { return this; } // sandbox.client.transport, as the SDK has it
-  scoped(body) { return { sessionId: this.#session, ...body }; }
+  get baseUrl() {
+    return this.#baseUrl;
+  }
+  get token() {
+    return this.#token;
+  }
+  get transport() {
+    return this.#transport;
+  }
+  // sandbox.client.transport, as the SDK has it.
+  get client() {
+    return this;
+  }
+  scoped(body) {
+    return { sessionId: this.#session, ...body };
+  }
 
   // Closes the connections, and ends the server if it was started for this client.
   async dispose() {
@@ -70,14 +96,20 @@ export class Conflux extends Operations {
 
   // ---- sessions ----
 
-  session(id) { return new Session(this.calls, id); }
+  session(id) {
+    return new Session(this.calls, id);
+  }
   // Options: id, env, cwd, commandTimeoutMs.
   async createSession(options) {
     const [control, rest] = split(options);
     return this.session((await this.calls.post('/api/session/create', rest, control)).data.id);
   }
-  async listSessions(options) { return (await this.calls.get('/api/session/list', split(options)[0])).data; }
-  deleteSession(id, options) { return this.session(id).delete(options); }
+  async listSessions(options) {
+    return (await this.calls.get('/api/session/list', split(options)[0])).data;
+  }
+  deleteSession(id, options) {
+    return this.session(id).delete(options);
+  }
 
   // ---- processes and executions ----
 
@@ -87,31 +119,54 @@ export class Conflux extends Operations {
     const { processes } = await this.calls.get(query('/api/process/list', rest), control);
     return processes.map(info => new Process(this.calls, info));
   }
-  async getProcess(id, options) { return new Process(this.calls, (await this.calls.get(`/api/process/${segment(id)}`, split(options)[0])).process); }
-  killProcess(id, options) { return killProcess(this.calls, id, options); }
-  async killAllProcesses(options) { return (await this.calls.send('DELETE', '/api/process/kill-all', undefined, split(options)[0])).cleanedCount; }
-  execution(id) { return new Execution(this.calls, id); }
+  async getProcess(id, options) {
+    return new Process(this.calls, (await this.calls.get(`/api/process/${segment(id)}`, split(options)[0])).process);
+  }
+  killProcess(id, options) {
+    return killProcess(this.calls, id, options);
+  }
+  async killAllProcesses(options) {
+    return (await this.calls.send('DELETE', '/api/process/kill-all', undefined, split(options)[0])).cleanedCount;
+  }
+  execution(id) {
+    return new Execution(this.calls, id);
+  }
 
   // ---- the rest ----
 
-  async ping(options) { return (await this.calls.get('/api/ping', split(options)[0])).status; }
-  async version(options) { return (await this.calls.get('/api/version', split(options)[0])).version; }
-  ports(options) { return this.calls.get('/api/ports', split(options)[0]); }
-  usage(options) { return this.calls.get('/api/usage', split(options)[0]); }
-  pending(options) { return this.calls.get('/api/pending', split(options)[0]); }
+  async ping(options) {
+    return (await this.calls.get('/api/ping', split(options)[0])).status;
+  }
+  async version(options) {
+    return (await this.calls.get('/api/version', split(options)[0])).version;
+  }
+  ports(options) {
+    return this.calls.get('/api/ports', split(options)[0]);
+  }
+  usage(options) {
+    return this.calls.get('/api/usage', split(options)[0]);
+  }
+  pending(options) {
+    return this.calls.get('/api/pending', split(options)[0]);
+  }
 
-  // What happens to processes, executions and sessions, each event once, over lost connections too; from: the last id seen.
+  // What happens to processes, executions and sessions, each event once, over lost connections too; from: the last id
+  // seen.
   events({ from, ...options } = {}) {
     const at = f => ({ path: query('/api/events', { from: f }) });
-    return this.calls.stream('GET', at(from).path, undefined, split(options)[0],
-      { idle: 0, last: () => false, resume: last => at(last ?? from) });
+    return this.calls.stream('GET', at(from).path, undefined, split(options)[0], {
+      idle: 0,
+      last: () => false,
+      resume: last => at(last ?? from),
+    });
   }
 
   // Runs functions that call this client, at most `concurrency` at a time; results in their order. With settle: true
   // as Promise.allSettled, else the first failure is thrown, and no further one is begun.
   async batch(tasks, { concurrency = 64, settle = false } = {}) {
     const results = new Array(tasks.length);
-    let next = 0, failed = false;
+    let next = 0,
+      failed = false;
     const work = async () => {
       while (next < tasks.length && !failed) {
         const i = next++;
@@ -119,7 +174,10 @@ export class Conflux extends Operations {
           const value = await tasks[i](this);
           results[i] = settle ? { status: 'fulfilled', value } : value;
         } catch (reason) {
-          if (!settle) { failed = true; throw reason; }
+          if (!settle) {
+            failed = true;
+            throw reason;
+          }
           results[i] = { status: 'rejected', reason };
         }
       }
@@ -131,4 +189,7 @@ export class Conflux extends Operations {
 }
 
 // `await using client = await connect(…)`, where the platform knows it.
-if (Symbol.asyncDispose) Conflux.prototype[Symbol.asyncDispose] = function () { return this.dispose(); };
+if (Symbol.asyncDispose)
+  Conflux.prototype[Symbol.asyncDispose] = function () {
+    return this.dispose();
+  };

@@ -12,11 +12,13 @@ export class ConfluxError extends Error {
   }
 }
 
-// The server answered, with an error. `code` is the server's (schema/errors.def), `context` what it says about the case.
+// The server answered, with an error. `code` is the server's (schema/errors.def), `context` what it says about the
+// case.
 export class ApiError extends ConfluxError {
   constructor(status, body, call) {
     const b = body && typeof body === 'object' ? body : {};
-    const message = b.message ?? b.error ?? (typeof body === 'string' && body.slice(0, 500) || `HTTP status ${status}`);
+    const message =
+      b.message ?? b.error ?? ((typeof body === 'string' && body.slice(0, 500)) || `HTTP status ${status}`);
     // Refused before anything was begun.
     const retrySafe = status === 429 || status === 503;
     super(String(message), { code: b.code ?? 'INTERNAL_ERROR', retrySafe });
@@ -30,22 +32,30 @@ export class ApiError extends ConfluxError {
 
 // No connection could be made: nothing was sent.
 export class ConnectionError extends ConfluxError {
-  constructor(message, more) { super(message, { code: 'CONNECTION_FAILED', retrySafe: true, ...more }); }
+  constructor(message, more) {
+    super(message, { code: 'CONNECTION_FAILED', retrySafe: true, ...more });
+  }
 }
 
 // The connection ended while the call was under way: it may have been carried out, unless `retrySafe`. With an
 // `executionId` the result can still be had: client.execution(error.executionId).
 export class ConnectionLostError extends ConfluxError {
-  constructor(message, more) { super(message, { code: 'CONNECTION_LOST', ...more }); }
+  constructor(message, more) {
+    super(message, { code: 'CONNECTION_LOST', ...more });
+  }
 }
 
 export class TimeoutError extends ConfluxError {
-  constructor(message, more) { super(message, { code: 'TIMEOUT', ...more }); }
+  constructor(message, more) {
+    super(message, { code: 'TIMEOUT', ...more });
+  }
 }
 
 // connect({}) could not start a server.
 export class SpawnError extends ConfluxError {
-  constructor(message, more) { super(message, { code: 'SPAWN_FAILED', retrySafe: true, ...more }); }
+  constructor(message, more) {
+    super(message, { code: 'SPAWN_FAILED', retrySafe: true, ...more });
+  }
 }
 
 // What changes nothing may be sent twice.
@@ -54,10 +64,14 @@ export const pathOf = path => path.split('?', 1)[0];
 // An execution id makes a start happen at most once.
 export const isRepeatable = call => call.method === 'GET' || !!call.body?.executionId || READS.test(pathOf(call.path));
 
-export const lostCall = (why, call, sent) => new ConnectionLostError(why, {
-  retrySafe: !sent || isRepeatable(call), ...call.body?.executionId && { executionId: call.body.executionId },
-});
-export const timedOut = (call, ms) => new TimeoutError(`Request timeout after ${ms} ms: ${call.method} ${pathOf(call.path)}`, {
-  retrySafe: isRepeatable(call), ...call.body?.executionId && { executionId: call.body.executionId },
-});
+export const lostCall = (why, call, sent) =>
+  new ConnectionLostError(why, {
+    retrySafe: !sent || isRepeatable(call),
+    ...(call.body?.executionId && { executionId: call.body.executionId }),
+  });
+export const timedOut = (call, ms) =>
+  new TimeoutError(`Request timeout after ${ms} ms: ${call.method} ${pathOf(call.path)}`, {
+    retrySafe: isRepeatable(call),
+    ...(call.body?.executionId && { executionId: call.body.executionId }),
+  });
 export const abortReason = signal => signal.reason ?? new DOMException('This operation was aborted', 'AbortError');

@@ -3,17 +3,25 @@ import { asBytes, concat, fromBase64, isBytes, toBase64 } from './bytes.js';
 import { ApiError } from './errors.js';
 import { query, segment, split } from './calls.js';
 
-const PIECE = 4 << 20;  // bytes of one message when a file goes in pieces: far under the limit of a message, base64 included
+// Bytes of one message when a file goes in pieces: far under the limit of a message, base64 included.
+const PIECE = 4 << 20;
 // Unique, not secret: `crypto` is missing in Node 18 and on pages without TLS.
-const uniqueId = () => `up-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}${Math.random().toString(36).slice(2)}`;
+const uniqueId = () =>
+  `up-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}${Math.random().toString(36).slice(2)}`;
 const QUIET = { idle: 0 }; // silence is no fault of these streams
 
 export class Files {
   #calls;
-  constructor(calls) { this.#calls = calls; }
-  get calls() { return this.#calls; }
+  constructor(calls) {
+    this.#calls = calls;
+  }
+  get calls() {
+    return this.#calls;
+  }
   // Where it runs; a request that says so itself is left alone. Session and client differ here.
-  scoped(body) { return body; }
+  scoped(body) {
+    return body;
+  }
 
   #post(path, body, options) {
     const [control, rest] = split(options);
@@ -23,7 +31,9 @@ export class Files {
   // ---- content ----
 
   // {content, encoding, isBinary, mimeType, size}; options: encoding, offset, limit.
-  readFile(path, options) { return this.#post('/api/read', { path }, options); }
+  readFile(path, options) {
+    return this.#post('/api/read', { path }, options);
+  }
 
   // Exact bytes of a file of any size, read in pieces.
   async readBytes(path, options) {
@@ -66,46 +76,81 @@ export class Files {
     for (let offset = 0; ;) {
       const part = bytes.subarray(offset, offset + PIECE);
       const final = offset + part.length >= bytes.length;
-      const answer = await this.#post('/api/write',
-        { path, content: toBase64(part), encoding: 'base64', uploadId, offset, ...final && { final } }, options);
+      const answer = await this.#post(
+        '/api/write',
+        { path, content: toBase64(part), encoding: 'base64', uploadId, offset, ...(final && { final }) },
+        options,
+      );
       if (final) return answer;
       offset += part.length;
     }
   }
 
   // What has come of an upload in pieces: {uploadId, path, size, complete}.
-  uploadStatus(uploadId, options) { return this.#calls.get(`/api/files/upload/${segment(uploadId)}`, split(options)[0]); }
+  uploadStatus(uploadId, options) {
+    return this.#calls.get(`/api/files/upload/${segment(uploadId)}`, split(options)[0]);
+  }
 
   // ---- the tree ----
 
-  deleteFile(path, options) { return this.#post('/api/delete', { path }, options); }
-  renameFile(oldPath, newPath, options) { return this.#post('/api/rename', { oldPath, newPath }, options); }
-  moveFile(sourcePath, destinationPath, options) { return this.#post('/api/move', { sourcePath, destinationPath }, options); }
-  copyFile(source, destination, options) { return this.#post('/api/files/copy', { source, destination }, options); }
-  mkdir(path, options) { return this.#post('/api/mkdir', { path }, options); }
-  stat(path, options) { return this.#post('/api/files/stat', { path }, options); }
-  chmod(path, mode, options) { return this.#post('/api/files/chmod', { path, mode }, options); }
-  chown(path, owner, options) { return this.#post('/api/files/chown', { path, ...owner }, options); }
+  deleteFile(path, options) {
+    return this.#post('/api/delete', { path }, options);
+  }
+  renameFile(oldPath, newPath, options) {
+    return this.#post('/api/rename', { oldPath, newPath }, options);
+  }
+  moveFile(sourcePath, destinationPath, options) {
+    return this.#post('/api/move', { sourcePath, destinationPath }, options);
+  }
+  copyFile(source, destination, options) {
+    return this.#post('/api/files/copy', { source, destination }, options);
+  }
+  mkdir(path, options) {
+    return this.#post('/api/mkdir', { path }, options);
+  }
+  stat(path, options) {
+    return this.#post('/api/files/stat', { path }, options);
+  }
+  chmod(path, mode, options) {
+    return this.#post('/api/files/chmod', { path, mode }, options);
+  }
+  chown(path, owner, options) {
+    return this.#post('/api/files/chown', { path, ...owner }, options);
+  }
 
-  async exists(path, options) { return (await this.#post('/api/exists', { path }, options)).exists; }
+  async exists(path, options) {
+    return (await this.#post('/api/exists', { path }, options)).exists;
+  }
 
   async listFiles(path, options) {
     const [control, { recursive, includeHidden, ...rest }] = split(options);
-    return (await this.#calls.post('/api/list-files', this.scoped({ path, options: { recursive, includeHidden }, ...rest }), control)).files;
+    return (
+      await this.#calls.post(
+        '/api/list-files',
+        this.scoped({ path, options: { recursive, includeHidden }, ...rest }),
+        control,
+      )
+    ).files;
   }
 
   // ---- many at once ----
 
   // Streams of what is found. search: glob, hidden, limit; grep: regex, glob, limit.
-  search(path, options) { return this.#found('/api/files/search', { path }, options); }
-  grep(path, pattern, options) { return this.#found('/api/files/grep', { path, pattern }, options); }
+  search(path, options) {
+    return this.#found('/api/files/search', { path }, options);
+  }
+  grep(path, pattern, options) {
+    return this.#found('/api/files/grep', { path, pattern }, options);
+  }
   #found(route, body, options) {
     const [control, rest] = split(options);
     return this.#calls.stream('POST', route, this.scoped({ ...body, ...rest }), control);
   }
 
   // edits: [{old, new, all?}]
-  replace(path, edits, options) { return this.#post('/api/files/replace', { path, edits }, options); }
+  replace(path, edits, options) {
+    return this.#post('/api/files/replace', { path, edits }, options);
+  }
   // One request with many operations, each {path: '/api/…', body}: {results: [{status, body}], failed}.
   batchFiles(operations, options) {
     const scoped = operations.map(({ body, ...rest }) => ({ ...rest, body: this.scoped(body) }));
@@ -115,10 +160,18 @@ export class Files {
   // ---- bodies of any size: HTTP, whatever the transport is ----
 
   // A folder as a tar: the Response, whose body streams.
-  getArchive(path, { headers, ...options } = {}) { return this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { headers, ...options }); }
-  async putArchive(path, body, options) { return (await this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { method: 'PUT', body, ...options })).json(); }
+  getArchive(path, { headers, ...options } = {}) {
+    return this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { headers, ...options });
+  }
+  async putArchive(path, body, options) {
+    return (
+      await this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { method: 'PUT', body, ...options })
+    ).json();
+  }
   // A file, with Range and ETag; options.headers for these.
-  getRaw(path, options) { return this.#raw(query('/api/files/raw', { ...this.scoped({}), path }), options); }
+  getRaw(path, options) {
+    return this.#raw(query('/api/files/raw', { ...this.scoped({}), path }), options);
+  }
   async putRaw(path, body, { mode, parents, ...options } = {}) {
     const target = query('/api/files/raw', { ...this.scoped({}), path, mode, parents: parents && 1 });
     return (await this.#raw(target, { method: 'PUT', body, ...options })).json();
@@ -137,5 +190,7 @@ export class Files {
     const [control, rest] = split(options);
     return this.#calls.stream('POST', '/api/watch', this.scoped({ path, ...rest }), control, QUIET);
   }
-  checkChanges(path, options) { return this.#post('/api/watch/check', { path }, options); }
+  checkChanges(path, options) {
+    return this.#post('/api/watch/check', { path }, options);
+  }
 }

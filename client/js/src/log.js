@@ -8,7 +8,9 @@ export function createLogger({ level = 'info', component = 'conflux', sink = con
   const least = LEVELS.indexOf(level);
   const logger = {};
   LEVELS.forEach((name, i) => {
-    logger[name] = (message, fields) => { if (i >= least) sink[name](`[${component}] ${message}`, ...fields ? [fields] : []); };
+    logger[name] = (message, fields) => {
+      if (i >= least) sink[name](`[${component}] ${message}`, ...(fields ? [fields] : []));
+    };
   });
   return logger;
 }
@@ -17,8 +19,12 @@ export function createLogger({ level = 'info', component = 'conflux', sink = con
 export function asLogger(given) {
   const log = {};
   for (const name of LEVELS) {
-    log[name] = typeof given === 'function' ? (message, fields) => given({ level: name, message, ...fields })
-      : typeof given?.[name] === 'function' ? (message, fields) => given[name](message, fields) : () => {};
+    log[name] =
+      typeof given === 'function'
+        ? (message, fields) => given({ level: name, message, ...fields })
+        : typeof given?.[name] === 'function'
+          ? (message, fields) => given[name](message, fields)
+          : () => {};
   }
   log.enabled = !!given;
   return log;

@@ -15,22 +15,30 @@ export class Process {
     Object.assign(this, info, { id: info.id ?? processId });
     return this;
   }
-  get #path() { return `/api/process/${segment(this.id)}`; }
+  get #path() {
+    return `/api/process/${segment(this.id)}`;
+  }
 
   // Asks the server anew; status, exitCode, outcome and the rest are up to date then.
-  async refresh(options) { return this.#take((await this.#calls.get(this.#path, split(options)[0])).process); }
+  async refresh(options) {
+    return this.#take((await this.#calls.get(this.#path, split(options)[0])).process);
+  }
 
-  // Everything printed since `from` (default: the start), live until it ends: {type: stdout | stderr, data, output, offset},
-  // or {type: dropped, stream, bytes} for what the log no longer has. A lost connection is taken up at the same byte.
+  // Everything printed since `from` (default: the start), live until it ends: {type: stdout | stderr, data, output,
+  // offset}, or {type: dropped, stream, bytes} for what the log no longer has. A lost connection is taken up at the
+  // same byte.
   logs({ from = 0, ...options } = {}) {
     const at = f => ({ path: query(`${this.#path}/stream`, { from: f }) });
     return this.#calls.stream('GET', at(from).path, undefined, split(options)[0], {
-      idle: 0, resume: last => at(last ?? from),
-      decode: decodeOutput, skip: event => event.type === 'process_info' || event.type === 'exit',
+      idle: 0,
+      resume: last => at(last ?? from),
+      decode: decodeOutput,
+      skip: event => event.type === 'process_info' || event.type === 'exit',
     });
   }
 
-  // {stdout, stderr} so far. For a piece by offset: {stream, from, limit, encoding} → {data, next, total, dropped, ended}.
+  // {stdout, stderr} so far. For a piece by offset: {stream, from, limit, encoding} → {data, next, total, dropped,
+  // ended}.
   output(options) {
     const [control, rest] = split(options);
     return this.#calls.get(query(`${this.#path}/logs`, rest), control);
@@ -57,7 +65,9 @@ export class Process {
     for (let lost = 0; ;) {
       const round = Math.max(0, Math.min(ROUND_MS, end - Date.now()));
       try {
-        const answer = await this.#calls.get(query(`${this.#path}/wait`, { ...params, timeoutMs: round }), control, { atLeast: round });
+        const answer = await this.#calls.get(query(`${this.#path}/wait`, { ...params, timeoutMs: round }), control, {
+          atLeast: round,
+        });
         if (answer.process) this.#take(answer.process);
         return answer;
       } catch (e) {
@@ -69,19 +79,29 @@ export class Process {
   }
 
   // Ends it with all its descendants: {killed, survivors}. Options: signal (TERM first by default), graceMs.
-  kill(options) { return killProcess(this.#calls, this.id, options); }
+  kill(options) {
+    return killProcess(this.#calls, this.id, options);
+  }
 
   // A signal by name or number; tree: to its descendants too.
-  sendSignal(signal, { tree, ...options } = {}) { return this.#calls.post(`${this.#path}/signal`, { signal, ...tree !== undefined && { tree } }, split(options)[0]); }
+  sendSignal(signal, { tree, ...options } = {}) {
+    return this.#calls.post(`${this.#path}/signal`, { signal, ...(tree !== undefined && { tree }) }, split(options)[0]);
+  }
 
   // To its standard input, when it was started with stdin: 'open'.
-  write(data, { eof, ...options } = {}) { return this.#calls.post(`${this.#path}/stdin`, { ...inputOf(data), ...eof && { eof } }, split(options)[0]); }
-  closeStdin(options) { return this.write('', { ...options, eof: true }); }
+  write(data, { eof, ...options } = {}) {
+    return this.#calls.post(`${this.#path}/stdin`, { ...inputOf(data), ...(eof && { eof }) }, split(options)[0]);
+  }
+  closeStdin(options) {
+    return this.write('', { ...options, eof: true });
+  }
 }
 
 export function killProcess(calls, id, options) {
   const [control, { signal, graceMs }] = splitKill(options);
-  return calls.send('DELETE', query(`/api/process/${segment(id)}`, { signal, graceMs }), undefined, control, { atLeast: graceMs });
+  return calls.send('DELETE', query(`/api/process/${segment(id)}`, { signal, graceMs }), undefined, control, {
+    atLeast: graceMs,
+  });
 }
 // Here `signal` is the process's when it is a name or a number, else the caller's AbortSignal.
 function splitKill(options = {}) {

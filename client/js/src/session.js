@@ -1,15 +1,19 @@
 // Commands and files, in a session's shell (Session) or each on its own (the client itself).
 import { ConfluxError } from './errors.js';
-import { commandBody, decodeOutput, inputPieces, query, segment, split } from './calls.js';
+import { commandBody, decodeOutput, inputPieces, query, split } from './calls.js';
 import { Files } from './files.js';
 import { Process } from './process.js';
 
 export class Operations extends Files {
-  // Runs a command to its end. A string is for bash, an array a program with arguments. An exit code is a result, no error.
+  // Runs a command to its end. A string is for bash, an array a program with arguments. An exit code is a result, no
+  // error.
   exec(command, options) {
     const [control, rest] = split(options);
     const body = this.scoped(commandBody(command, rest));
-    return this.calls.post('/api/execute', body, control, { atLeast: rest.timeout, cancelEnds: rest.onCancel !== 'detach' });
+    return this.calls.post('/api/execute', body, control, {
+      atLeast: rest.timeout,
+      cancelEnds: rest.onCancel !== 'detach',
+    });
   }
 
   // The same, live: an async iterator of events with write(), end() and cancel(). It begins at once.
@@ -17,11 +21,17 @@ export class Operations extends Files {
     const [control, { idleTimeout, ...rest }] = split(options);
     if (rest.onCancel === 'kill') control.onDisconnect ??= 'kill';
     const body = this.scoped(commandBody(command, rest));
-    // With an id it is known to the server by more than this connection: it can be taken up where it was.
-    const id = rest.executionId;
-    const resume = id && (last => ({ method: 'GET', path: query(`/api/execution/${segment(id)}/stream`, { from: last ?? '0' }), body: undefined }));
-    return commandStream(this.calls.stream('POST', id ? '/api/execute/stream?from=0' : '/api/execute/stream', body, control,
-      { decode: decodeOutput, skip: repeatedStart(), resume, ...idleTimeout !== undefined && { idle: idleTimeout } }));
+    // With an id it starts at most once: the same request again finds it, wherever the first one got to.
+    const at = from => ({ path: query('/api/execute/stream', { from }) });
+    const resume = rest.executionId && (last => at(last ?? '0'));
+    return commandStream(
+      this.calls.stream('POST', at(resume && '0').path, body, control, {
+        decode: decodeOutput,
+        skip: repeatedStart(),
+        resume,
+        ...(idleTimeout !== undefined && { idle: idleTimeout }),
+      }),
+    );
   }
 
   // Starts a background process. Also as startProcess({command, …}).
@@ -61,12 +71,22 @@ function commandStream(stream) {
 // A shell that keeps folder, variables and functions from one command to the next.
 export class Session extends Operations {
   #id;
-  constructor(calls, id) { super(calls); this.#id = id; }
-  get id() { return this.#id; }
-  get sessionId() { return this.#id; }
-  scoped(body) { return { sessionId: this.#id, ...body }; }
+  constructor(calls, id) {
+    super(calls);
+    this.#id = id;
+  }
+  get id() {
+    return this.#id;
+  }
+  get sessionId() {
+    return this.#id;
+  }
+  scoped(body) {
+    return { sessionId: this.#id, ...body };
+  }
 
   // Ends it and what runs in it; keep: background processes stay.
-  delete({ keep, ...options } = {}) { return this.calls.post('/api/session/delete', { sessionId: this.#id, ...keep && { keep } }, split(options)[0]); }
+  delete({ keep, ...options } = {}) {
+    return this.calls.post('/api/session/delete', { sessionId: this.#id, ...(keep && { keep }) }, split(options)[0]);
+  }
 }
-

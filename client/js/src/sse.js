@@ -2,7 +2,8 @@
 export async function* readSse(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
-  let text = '', item = {};
+  let text = '',
+    item = {};
   try {
     for (;;) {
       const { value, done } = await reader.read();

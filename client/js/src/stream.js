@@ -2,12 +2,12 @@ import { ConnectionLostError, TimeoutError, abortReason } from './errors.js';
 
 const FRUITLESS = 5; // times that a stream is taken up again without anything new
 
-// A stream of events with one reader: an async iterator. It begins at once, holds what has not been taken (the transport
-// bounds that by credit), and leaving a `for await` cancels it on the server. A carrier (mux or HTTP) feeds it by push,
-// end and fail, and sets `taken`, `stop` and `input`.
+// A stream of events with one reader: an async iterator. It begins at once, holds what has not been taken (the
+// transport bounds that by credit), and leaving a `for await` cancels it on the server. A carrier (mux or HTTP) feeds
+// it by push, end and fail, and sets `taken`, `stop` and `input`.
 export class EventStream {
   taken = null; // (bytes): the reader has taken so much
-  stop = null;  // (kill): ends it on the server
+  stop = null; // (kill): ends it on the server
   input = null; // (data, eof): its standard input
   lastId = undefined;
   #items = [];
@@ -16,11 +16,17 @@ export class EventStream {
   #error = null;
   #fruitless = 0;
   #concluded = false;
-  #idle; #timer; #decode; #skip; #last; #resume; #unlisten;
+  #idle;
+  #timer;
+  #decode;
+  #skip;
+  #last;
+  #resume;
+  #unlisten;
 
-  // idle: ms that a waiting reader allows without an event, 0 for ever. decode(item): the event. skip(event): the reader
-  // does not get it. last(event): nothing follows it; an end without it is a loss (over HTTP the two look alike).
-  // resume(lastId, error): begins it anew there after a lost connection; false when it cannot.
+  // idle: ms that a waiting reader allows without an event, 0 for ever. decode(item): the event. skip(event): the
+  // reader does not get it. last(event): nothing follows it; an end without it is a loss (over HTTP the two look
+  // alike). resume(lastId, error): begins it anew there after a lost connection; false when it cannot.
   constructor({ idle = 0, decode = item => item, skip = () => false, last = null, resume = null, signal } = {}) {
     this.#idle = idle;
     this.#decode = decode;
@@ -31,13 +37,17 @@ export class EventStream {
   }
 
   #listen(signal) {
-    const abort = () => { this.#finish(abortReason(signal), true); };
+    const abort = () => {
+      this.#finish(abortReason(signal), true);
+    };
     if (signal.aborted) return abort();
     signal.addEventListener('abort', abort, { once: true });
     this.#unlisten = () => signal.removeEventListener('abort', abort);
   }
 
-  get over() { return this.#over; }
+  get over() {
+    return this.#over;
+  }
 
   // ---- the carrier's end ----
 
@@ -46,7 +56,11 @@ export class EventStream {
     this.#fruitless = 0;
     if (item.id !== undefined) this.lastId = item.id;
     let event;
-    try { event = this.#decode(item); } catch (e) { return this.#finish(e, true); }
+    try {
+      event = this.#decode(item);
+    } catch (e) {
+      return this.#finish(e, true);
+    }
     this.#concluded ||= !!this.#last?.(event);
     if (this.#skip(event)) return void this.taken?.(bytes);
     if (this.#readers.length) {
@@ -126,5 +140,7 @@ export class EventStream {
     stop?.(kill);
   }
 
-  [Symbol.asyncIterator]() { return this; }
+  [Symbol.asyncIterator]() {
+    return this;
+  }
 }

@@ -157,6 +157,12 @@ describe('one server, many clients', () => {
     await c.dispose();
   });
 
+  test('a priority out of range is refused by the server, by name', async () => {
+    const c = await connect({ baseUrl: s.base });
+    await assert.rejects(c.exec('true', { priority: 9 }), e => e instanceof ApiError && e.code === 'VALIDATION_FAILED' && /priority/.test(e.message));
+    await c.dispose();
+  });
+
   test('higher priority first, when calls wait for a place', async () => {
     const c = await connect({ baseUrl: s.base, maxPending: 1, session: 'prio' });
     const order = [];

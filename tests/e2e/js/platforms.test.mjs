@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { connect, ConnectionError } from '../../../client/js/src/node/index.js';
 import { BIN, start } from '../lib/server.mjs';
 import { proxy } from './lib/proxy.mjs';
 
@@ -56,6 +57,18 @@ describe('platforms', () => {
   test('the installed package, in Node: a server that is there, and one of its own', async () => {
     assert.deepEqual(await smoke(process.execPath, { BASE: s.base, TOKEN }), { mode: 'websocket', ...WANT });
     assert.deepEqual(await smoke(process.execPath, {}), { mode: 'websocket', ...WANT });
+  });
+
+  test('https and wss: a certificate that is trusted, and one that is not', async () => {
+    const key = path.join(dir, 'key.pem'), cert = path.join(dir, 'cert.pem');
+    await run('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-keyout', key, '-out', cert,
+      '-subj', '/CN=conflux-test', '-addext', 'subjectAltName=IP:127.0.0.1', '-days', '2']);
+    const p = await proxy(() => s, { key: await readFile(key), cert: await readFile(cert) });
+    try {
+      assert.deepEqual(await smoke(process.execPath, { BASE: p.base, TOKEN, NODE_EXTRA_CA_CERTS: cert }), { mode: 'websocket', ...WANT });
+      for (const transport of ['auto', 'websocket', 'http'])
+        await assert.rejects(connect({ baseUrl: p.base, token: TOKEN, transport }), e => e instanceof ConnectionError && e.retrySafe && /certificate/.test(e.message));
+    } finally { await p.close(); }
   });
 
   test('the JavaScript section of the README, as pasted', async () => {

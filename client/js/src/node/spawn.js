@@ -19,7 +19,14 @@ const STDERR_KEPT = 4096;
 const LIFELINE = ['/bin/sh', '-c', 'cat >/dev/null; exit 1'];
 
 const wait = ms => new Promise(resolve => setTimeout(resolve, ms));
-const executable = file => { try { accessSync(file, constants.X_OK); return true; } catch { return false; } };
+const executable = file => {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
+};
 
 // The option, CONFLUX_BIN, the package for this platform, PATH: the first that names one.
 export function findBinary(option) {
@@ -38,13 +45,21 @@ export function findBinary(option) {
 
 function platformBinary() {
   const name = `conflux-client-${process.platform}-${process.arch}/bin/conflux`;
-  try { return createRequire(import.meta.url).resolve(name); } catch { return null; } // not installed
+  try {
+    return createRequire(import.meta.url).resolve(name);
+  } catch {
+    // Not installed.
+    return null;
+  }
 }
 
-// {baseUrl, token, pid, dispose()}. Options: host, port, token, binary, timeout, log, workspace, state, args, env, grace.
+// {baseUrl, token, pid, dispose()}. Options: host, port, token, binary, timeout, log, workspace, state, args, env,
+// grace.
 export async function spawnServer(options = {}) {
   const server = new Server(options);
-  try { await server.ready(options.timeout ?? START_MS); } catch (e) {
+  try {
+    await server.ready(options.timeout ?? START_MS);
+  } catch (e) {
     await server.dispose();
     throw e;
   }
@@ -54,9 +69,30 @@ export async function spawnServer(options = {}) {
 class Server {
   baseUrl = null;
   beforeExit = () => {};
-  #token; #child; #state; #ownState; #said = ''; #ended = null; #exit; #onExit; #log; #listening; #grace;
+  #token;
+  #child;
+  #state;
+  #ownState;
+  #said = '';
+  #ended = null;
+  #exit;
+  #onExit;
+  #log;
+  #listening;
+  #grace;
 
-  constructor({ host = '127.0.0.1', port = 0, token, binary, log = 'silent', workspace, state, args = [], env, grace = GRACE_MS } = {}) {
+  constructor({
+    host = '127.0.0.1',
+    port = 0,
+    token,
+    binary,
+    log = 'silent',
+    workspace,
+    state,
+    args = [],
+    env,
+    grace = GRACE_MS,
+  } = {}) {
     this.#grace = grace;
     this.#token = token ?? randomBytes(TOKEN_BYTES).toString('hex');
     this.#log = log;
@@ -64,22 +100,44 @@ class Server {
     this.#ownState = !state;
     // Two servers cannot share one: each has its own unless it is to outlive the server.
     this.#state = state ?? mkdtempSync(path.join(tmpdir(), 'conflux-'));
-    const flags = ['serve', '--host', host, '--port', String(port), '--state', this.#state, ...workspace ? ['--workspace', workspace] : [], ...args];
+    const flags = [
+      'serve',
+      '--host',
+      host,
+      '--port',
+      String(port),
+      '--state',
+      this.#state,
+      ...(workspace ? ['--workspace', workspace] : []),
+      ...args,
+    ];
     this.#child = spawn(program, [...flags, '--', ...LIFELINE], {
       // A group of its own, so that Ctrl-C reaches us alone and we decide; the token is wiped from there at once.
-      detached: true, stdio: ['pipe', 'pipe', 'pipe'], env: { ...process.env, ...env, CONFLUX_TOKEN: this.#token },
+      detached: true,
+      stdio: ['pipe', 'pipe', 'pipe'],
+      env: { ...process.env, ...env, CONFLUX_TOKEN: this.#token },
     });
     this.#watch();
   }
 
-  get token() { return this.#token; }
-  get pid() { return this.#child.pid; }
+  get token() {
+    return this.#token;
+  }
+  get pid() {
+    return this.#child.pid;
+  }
 
   #watch() {
     const child = this.#child;
     this.#exit = new Promise(resolve => {
-      child.once('error', e => { this.#ended ??= e.message; resolve(); });
-      child.once('exit', (code, signal) => { this.#ended ??= signal ? `killed by ${signal}` : `exit code ${code}`; resolve(); });
+      child.once('error', e => {
+        this.#ended ??= e.message;
+        resolve();
+      });
+      child.once('exit', (code, signal) => {
+        this.#ended ??= signal ? `killed by ${signal}` : `exit code ${code}`;
+        resolve();
+      });
     });
     this.#listening = new Promise(resolve => {
       child.stdout.on('data', data => {
@@ -89,7 +147,10 @@ class Server {
         if (url) resolve(url[1]);
       });
     });
-    child.stderr.on('data', data => { this.#tell(data); this.#said = (this.#said + data).slice(-STDERR_KEPT); });
+    child.stderr.on('data', data => {
+      this.#tell(data);
+      this.#said = (this.#said + data).slice(-STDERR_KEPT);
+    });
     child.stdin.on('error', () => {}); // it may end first
     for (const handle of [child, child.stdin, child.stdout, child.stderr]) handle.unref?.(); // Bun's pipes cannot
     this.#onExit = () => this.#endNow();
@@ -105,12 +166,14 @@ class Server {
   async ready(timeout) {
     const end = Date.now() + timeout;
     let timer;
-    const late = new Promise(resolve => { timer = setTimeout(resolve, timeout); });
+    const late = new Promise(resolve => {
+      timer = setTimeout(resolve, timeout);
+    });
     const url = await Promise.race([this.#listening, this.#exit, late]);
     clearTimeout(timer);
     if (!url) throw this.#failure(timeout);
     this.baseUrl = url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
-    while (!await this.#healthy()) {
+    while (!(await this.#healthy())) {
       if (this.#ended || Date.now() > end) throw this.#failure(timeout);
       await wait(POLL_MS);
     }
@@ -121,7 +184,10 @@ class Server {
       const response = await fetch(`${this.baseUrl}/healthz`);
       await response.arrayBuffer();
       return response.ok;
-    } catch { return false; } // not yet
+    } catch {
+      // Not yet.
+      return false;
+    }
   }
 
   #failure(timeout) {
@@ -149,17 +215,24 @@ class Server {
     this.beforeExit();
     if (!this.#ended && this.#child.pid) {
       this.#child.kill('SIGTERM');
-      const end = Date.now() + this.#grace, cell = new Int32Array(new SharedArrayBuffer(4));
+      const end = Date.now() + this.#grace,
+        cell = new Int32Array(new SharedArrayBuffer(4));
       while (running(this.#child.pid) && Date.now() < end) Atomics.wait(cell, 0, 0, POLL_MS);
       if (running(this.#child.pid)) this.#child.kill('SIGKILL');
     }
     this.#removeState();
   }
 
-  #removeState() { if (this.#ownState) rmSync(this.#state, { recursive: true, force: true, maxRetries: 3 }); }
+  #removeState() {
+    if (this.#ownState) rmSync(this.#state, { recursive: true, force: true, maxRetries: 3 });
+  }
 }
 
 // A zombie has ended; its parent, this program, cannot reap it here.
 function running(pid) {
-  try { return !/^\d+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8')); } catch { return false; }
+  try {
+    return !/^\d+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+  } catch {
+    return false;
+  }
 }

@@ -7,8 +7,11 @@ import { ConnectionError, TimeoutError, pathOf } from '../errors.js';
 import { refused } from '../transport/socket.js';
 
 const GUID = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
-const TEXT = 1, CLOSE = 8, PING = 9, PONG = 10;
-const MAX_MESSAGE = 0x1fffffe8;   // the longest string of V8
+const TEXT = 1,
+  CLOSE = 8,
+  PING = 9,
+  PONG = 10;
+const MAX_MESSAGE = 0x1fffffe8; // the longest string of V8
 const MAX_REFUSAL = 64 * 1024;
 const CLOSE_GRACE_MS = 2000;
 
@@ -17,18 +20,39 @@ export function openNodeSocket({ url, headers, timeout }) {
   const target = new URL(url.replace(/^ws/, 'http'));
   const request = (target.protocol === 'https:' ? https : http).request(target, {
     agent: false, // an upgraded connection never returns to a pool
-    headers: { ...headers, Connection: 'Upgrade', Upgrade: 'websocket', 'Sec-WebSocket-Key': key, 'Sec-WebSocket-Version': '13' },
+    headers: {
+      ...headers,
+      Connection: 'Upgrade',
+      Upgrade: 'websocket',
+      'Sec-WebSocket-Key': key,
+      'Sec-WebSocket-Version': '13',
+    },
   });
   return new Promise((resolve, reject) => {
-    const timer = timeout && setTimeout(() => fail(new TimeoutError(`WebSocket connect timeout after ${timeout} ms`, { retrySafe: true })), timeout);
-    const fail = e => { clearTimeout(timer); request.destroy(); reject(e); };
-    request.on('error', e => fail(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: ${e.message || e.code}`, { cause: e })));
+    const timer =
+      timeout &&
+      setTimeout(
+        () => fail(new TimeoutError(`WebSocket connect timeout after ${timeout} ms`, { retrySafe: true })),
+        timeout,
+      );
+    const fail = e => {
+      clearTimeout(timer);
+      request.destroy();
+      reject(e);
+    };
+    request.on('error', e =>
+      fail(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: ${e.message || e.code}`, { cause: e })),
+    );
     request.on('response', response => refused(response.statusCode, () => readText(response)).then(fail));
     request.on('upgrade', (response, socket, head) => {
-      const accept = createHash('sha1').update(key + GUID).digest('base64');
+      const accept = createHash('sha1')
+        .update(key + GUID)
+        .digest('base64');
       if (response.headers['sec-websocket-accept'] !== accept) {
         socket.destroy();
-        return fail(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: the answer is not a WebSocket server's`));
+        return fail(
+          new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: the answer is not a WebSocket server's`),
+        );
       }
       clearTimeout(timer);
       resolve(new NodeSocket(socket, head));
@@ -48,9 +72,17 @@ async function readText(response) {
 }
 
 class NodeSocket {
-  onmessage = () => {}; onclose = () => {}; ondrain = () => {}; onactivity = () => {};
+  onmessage = () => {};
+  onclose = () => {};
+  ondrain = () => {};
+  onactivity = () => {};
   tellsDrain = true;
-  #socket; #input = new Input(); #fragments = null; #size = 0; #closed = false; #corked = false;
+  #socket;
+  #input = new Input();
+  #fragments = null;
+  #size = 0;
+  #closed = false;
+  #corked = false;
 
   constructor(socket, head) {
     this.#socket = socket;
@@ -65,11 +97,19 @@ class NodeSocket {
     if (head.length) queueMicrotask(() => this.#read(head));
   }
 
-  get bufferedAmount() { return this.#socket.writableLength; }
-  ref() { this.#socket.ref(); }
-  unref() { this.#socket.unref(); }
+  get bufferedAmount() {
+    return this.#socket.writableLength;
+  }
+  ref() {
+    this.#socket.ref();
+  }
+  unref() {
+    this.#socket.unref();
+  }
 
-  send(text) { this.#write(TEXT, Buffer.from(text)); }
+  send(text) {
+    this.#write(TEXT, Buffer.from(text));
+  }
 
   close(reason = '') {
     if (this.#closed) return;
@@ -77,7 +117,10 @@ class NodeSocket {
   }
 
   // Now, without a word: all that can be done while a program exits.
-  abort() { this.#closed = true; this.#socket.destroy(); }
+  abort() {
+    this.#closed = true;
+    this.#socket.destroy();
+  }
 
   // The peer has a moment to close; then the connection is cut.
   #end(code, reason) {
@@ -103,7 +146,10 @@ class NodeSocket {
     if (!this.#corked) {
       this.#corked = true;
       this.#socket.cork();
-      process.nextTick(() => { this.#corked = false; this.#socket.uncork(); });
+      process.nextTick(() => {
+        this.#corked = false;
+        this.#socket.uncork();
+      });
     }
     this.#socket.write(frame(opcode, payload));
   }
@@ -148,13 +194,21 @@ class NodeSocket {
 }
 
 class ProtocolError extends Error {
-  constructor(closeCode, message) { super(message); this.closeCode = closeCode; }
+  constructor(closeCode, message) {
+    super(message);
+    this.closeCode = closeCode;
+  }
 }
 
 // Bytes that have come, and the frames in them. Chunks are joined once a frame is whole, so a long one is copied once.
 class Input {
-  #chunks = []; #length = 0; #need = 2;
-  push(chunk) { this.#chunks.push(chunk); this.#length += chunk.length; }
+  #chunks = [];
+  #length = 0;
+  #need = 2;
+  push(chunk) {
+    this.#chunks.push(chunk);
+    this.#length += chunk.length;
+  }
 
   frame() {
     if (this.#length < this.#need) return null;
@@ -173,8 +227,11 @@ class Input {
 
 // length is 0 for as long as the head is not whole: then headLength is what is needed to go on.
 function parseHead(b) {
-  const opcode = b[0] & 0x0f, fin = (b[0] & 0x80) !== 0, short = b[1] & 0x7f;
-  if (b[0] & 0x70 || b[1] & 0x80 || ![0, TEXT, 2, CLOSE, PING, PONG].includes(opcode)) throw new ProtocolError(1002, 'a frame that is malformed');
+  const opcode = b[0] & 0x0f,
+    fin = (b[0] & 0x80) !== 0,
+    short = b[1] & 0x7f;
+  if (b[0] & 0x70 || b[1] & 0x80 || ![0, TEXT, 2, CLOSE, PING, PONG].includes(opcode))
+    throw new ProtocolError(1002, 'a frame that is malformed');
   if (opcode >= CLOSE && (!fin || short > 125)) throw new ProtocolError(1002, 'a control frame that is malformed');
   const headLength = short === 127 ? 10 : short === 126 ? 4 : 2;
   if (b.length < headLength) return { opcode, fin, headLength, length: 0 };

@@ -8,10 +8,14 @@ const UNREAD = 1 << 20; // bytes of a stream that wait for its reader
 
 const reasonOf = e => e?.cause?.message || e?.cause?.code || e?.message || String(e);
 // Whatever these mean, nothing has been sent.
-const NEVER_SENT = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|ConnectionRefused/;
+const NEVER_SENT = /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|ConnectionRefused|certificate|CERT_|ERR_TLS|ERR_SSL/i;
 
 export class HttpCarrier {
-  #baseUrl; #headers; #fetch; #log; #count = 0;
+  #baseUrl;
+  #headers;
+  #fetch;
+  #log;
+  #count = 0;
   constructor({ baseUrl, headers, fetch, log }) {
     this.#baseUrl = baseUrl;
     this.#headers = headers;
@@ -23,7 +27,9 @@ export class HttpCarrier {
     const guard = new Guard(call, call.timeout);
     try {
       const response = await this.#send(call, guard);
-      const text = await response.text().catch(e => { throw guard.told(e) ?? lostCall(`HTTP connection closed: ${reasonOf(e)}`, call, true); });
+      const text = await response.text().catch(e => {
+        throw guard.told(e) ?? lostCall(`HTTP connection closed: ${reasonOf(e)}`, call, true);
+      });
       return { status: response.status, body: parse(text) };
     } catch (e) {
       if (guard.fired && call.body?.executionId && call.cancelEnds) this.#end(call.body.executionId);
@@ -41,20 +47,29 @@ export class HttpCarrier {
       flow.room();
       if (kill && call.body?.executionId) this.#end(call.body.executionId);
     };
-    this.#pump(call, stream, guard, flow).then(() => stream.end(), e => stream.fail(e));
+    this.#pump(call, stream, guard, flow).then(
+      () => stream.end(),
+      e => stream.fail(e),
+    );
   }
 
   async #pump(call, stream, guard, flow) {
     const response = await this.#send(call, guard);
     if (response.status !== 200) throw new ApiError(response.status, parse(await response.text()), call);
     // The body is not read while the reader has not taken enough: TCP passes it on.
-    stream.taken = bytes => { flow.unread -= bytes; flow.room(); };
+    stream.taken = bytes => {
+      flow.unread -= bytes;
+      flow.room();
+    };
     try {
       for await (const item of readSse(response.body)) {
         const bytes = byteLength(item.data);
         flow.unread += bytes;
         stream.push(item, bytes);
-        while (flow.unread > UNREAD && !stream.over) await new Promise(resolve => { flow.room = resolve; });
+        while (flow.unread > UNREAD && !stream.over)
+          await new Promise(resolve => {
+            flow.room = resolve;
+          });
         if (stream.over) return guard.abort();
       }
     } catch (e) {
@@ -66,12 +81,20 @@ export class HttpCarrier {
   async raw(path, init = {}, timeout = 0) {
     const call = { method: init.method ?? 'GET', path, body: init.body, headers: init.headers, signal: init.signal };
     const guard = new Guard(call, timeout);
-    try { return await this.#fetchIt(call, init, guard); } finally { clearTimeout(guard.timer); }
+    try {
+      return await this.#fetchIt(call, init, guard);
+    } finally {
+      clearTimeout(guard.timer);
+    }
   }
 
   #send(call, guard) {
     const body = call.method === 'GET' || call.method === 'DELETE' ? undefined : JSON.stringify(withOptions(call));
-    return this.#fetchIt(call, { method: call.method, body, headers: { ...call.headers, ...body && { 'Content-Type': 'application/json' } } }, guard);
+    return this.#fetchIt(
+      call,
+      { method: call.method, body, headers: { ...call.headers, ...(body && { 'Content-Type': 'application/json' }) } },
+      guard,
+    );
   }
 
   async #fetchIt(call, init, guard) {
@@ -86,19 +109,26 @@ export class HttpCarrier {
     } catch (e) {
       if (guard.told(e)) throw guard.told(e);
       const why = reasonOf(e);
-      if (NEVER_SENT.test(`${why} ${e?.cause?.code} ${e?.code}`)) throw new ConnectionError(`HTTP connection to ${this.#baseUrl} failed: ${why}`, { cause: e });
+      if (NEVER_SENT.test(`${why} ${e?.cause?.code} ${e?.code}`))
+        throw new ConnectionError(`HTTP connection to ${this.#baseUrl} failed: ${why}`, { cause: e });
       throw lostCall(`HTTP connection to ${this.#baseUrl} failed: ${why}`, call, true);
     }
   }
 
   // An abandoned request ends its command by its id: the connection's end does not, as others may ask for the result.
-  #end(id) { this.raw(`/api/execution/${encodeURIComponent(id)}`, { method: 'DELETE' }, 10000).catch(e => this.#log.warn(`could not end an execution: ${e.message}`)); }
+  #end(id) {
+    this.raw(`/api/execution/${encodeURIComponent(id)}`, { method: 'DELETE' }, 10000).catch(e =>
+      this.#log.warn(`could not end an execution: ${e.message}`),
+    );
+  }
 }
 
 // The caller's signal and a deadline, as the one signal that fetch takes (AbortSignal.any is too new).
 class Guard {
   #controller = new AbortController();
-  #why = null; #signal; #abort;
+  #why = null;
+  #signal;
+  #abort;
   constructor(call, timeout) {
     if (timeout) this.timer = setTimeout(() => this.#fire(timedOut(call, timeout)), timeout);
     this.#signal = call.signal;
@@ -106,15 +136,26 @@ class Guard {
     if (call.signal?.aborted) this.#abort();
     else call.signal?.addEventListener('abort', this.#abort, { once: true });
   }
-  get signal() { return this.#controller.signal; }
-  get fired() { return this.#why !== null; }
-  told() { return this.#why; }
-  abort() { this.#controller.abort(); }
+  get signal() {
+    return this.#controller.signal;
+  }
+  get fired() {
+    return this.#why !== null;
+  }
+  told() {
+    return this.#why;
+  }
+  abort() {
+    this.#controller.abort();
+  }
   release() {
     clearTimeout(this.timer);
     this.#signal?.removeEventListener('abort', this.#abort);
   }
-  #fire(why) { this.#why = why; this.#controller.abort(); }
+  #fire(why) {
+    this.#why = why;
+    this.#controller.abort();
+  }
 }
 
 // What stands beside the path on the WebSocket stands in the body here.
@@ -128,5 +169,9 @@ function withOptions({ body = {}, priority, deadlineMs, onDisconnect, cancelEnds
 
 export function parse(text) {
   if (text === '') return undefined;
-  try { return JSON.parse(text); } catch { return text; }
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }

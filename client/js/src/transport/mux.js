@@ -1,33 +1,39 @@
-// One multiplexed WebSocket: requests by id, their answers and streams (cloudflare-sandbox protocol, and our additions).
-// Calls wait in a queue by priority while the socket has more than HIGH bytes to send or the server's limit of
-// requests in flight is reached; each ends exactly once: answer, error, cancel, timeout or loss.
+// One multiplexed WebSocket: requests by id, their answers and streams (cloudflare-sandbox protocol, and our
+// additions). Calls wait in a queue by priority while the socket has more than HIGH bytes to send or the server's
+// limit of requests in flight is reached; each ends exactly once: answer, error, cancel, timeout or loss.
 import { ApiError, ConfluxError, lostCall, timedOut, abortReason } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
 
 const PRIORITIES = 8;
 const DEFAULT_PRIORITY = 3;
-const HIGH = 1 << 20;          // bytes given to the socket beyond which calls wait
-const DRAIN_POLL_MS = 5;       // where a socket cannot tell that it has drained, as in browsers
-export const WINDOW = 1 << 20;        // credit of a stream: what may lie here unread
-const SURE = 64 * 1024;        // what every server takes: longer ones wait until it has told its limit, as one too long
-                               // would cost the whole connection
-const MAX_MESSAGE = 16 << 20;  // the limit of one that does not tell
-const PULSE_MS = 20000;        // silence after which the server is asked for a sign of life
-const PULSES = 3;              // so many unanswered: the connection is dead
+const HIGH = 1 << 20; // bytes given to the socket beyond which calls wait
+const DRAIN_POLL_MS = 5; // where a socket cannot tell that it has drained, as in browsers
+export const WINDOW = 1 << 20; // credit of a stream: what may lie here unread
+// What every server takes: a longer message waits until it has told its limit, as one too long would cost the connection.
+const SURE = 64 * 1024;
+const MAX_MESSAGE = 16 << 20; // the limit of one that does not tell
+const PULSE_MS = 20000; // silence after which the server is asked for a sign of life
+const PULSES = 3; // so many unanswered: the connection is dead
 
 export const TOO_LONG = 'MESSAGE_TOO_LONG';
 
 export class MuxConnection {
   lost = null; // why, once it is
-  #socket; #log; #onClose; #maxPending; #idle; #idleTimer;
-  #calls = new Map();   // those on the wire, by id
+  #socket;
+  #log;
+  #onClose;
+  #maxPending;
+  #idle;
+  #idleTimer;
+  #calls = new Map(); // those on the wire, by id
   #queues = Array.from({ length: PRIORITIES }, () => []);
   #queued = 0;
   #count = 0;
   #flushing = false;
-  #maxMessage = 0;      // 0: not yet known
-  #pulse; #unheard = 0;
+  #maxMessage = 0; // 0: not yet known
+  #pulse;
+  #unheard = 0;
 
   constructor(socket, { log, onClose, maxPending = 10000, idle = 0 }) {
     this.#socket = socket;
@@ -37,15 +43,20 @@ export class MuxConnection {
     this.#idle = idle;
     socket.onmessage = text => this.#receive(text);
     socket.onclose = (code, reason) => this.#lose(`WebSocket closed (${code}${reason ? `: ${reason}` : ''})`);
-    socket.onactivity = () => { this.#unheard = 0; };
+    socket.onactivity = () => {
+      this.#unheard = 0;
+    };
     socket.ondrain = () => this.#flush();
     this.#rest();
     this.#send({ type: 'hello' }); // it answers with its limits
   }
 
-  get load() { return this.#calls.size + this.#queued; }
+  get load() {
+    return this.#calls.size + this.#queued;
+  }
 
-  // Begins a call. on: {stream(item), done(status, body), error(error)}. Returns {cancel(kill), input(data, eof), credit(bytes)}.
+  // Begins a call. on: {stream(item), done(status, body), error(error)}. Returns {cancel(kill), input(data, eof),
+  // credit(bytes)}.
   start(call, on) {
     const entry = { id: `r${++this.#count}`, call, on, sent: false, over: false };
     if (this.lost) {
@@ -54,7 +65,7 @@ export class MuxConnection {
     }
     if (call.timeout) entry.timer = setTimeout(() => this.#giveUp(entry, timedOut(call, call.timeout)), call.timeout);
     if (call.signal) this.#listen(entry, call.signal);
-    this.#queues[call.priority ?? DEFAULT_PRIORITY].push(entry);
+    (this.#queues[call.priority] ?? this.#queues[DEFAULT_PRIORITY]).push(entry); // one out of range the server refuses
     if (this.#queued++ === 0 && this.#calls.size === 0) this.#wake();
     this.#flushSoon();
     return this.#control(entry);
@@ -68,11 +79,20 @@ export class MuxConnection {
 
   // tooLong(): it does not fit a message of this server, and has not been sent.
   open(call, stream, tooLong) {
-    const control = this.start({ ...call, timeout: 0, signal: undefined, window: WINDOW }, {
-      stream: item => stream.push(item, item.bytes),
-      done: (status, body) => { if (status >= 400) stream.fail(new ApiError(status, body, call)); else stream.end(); },
-      error: e => { if (e.code === TOO_LONG) tooLong(); else stream.fail(e); },
-    });
+    const control = this.start(
+      { ...call, timeout: 0, signal: undefined, window: WINDOW },
+      {
+        stream: item => stream.push(item, item.bytes),
+        done: (status, body) => {
+          if (status >= 400) stream.fail(new ApiError(status, body, call));
+          else stream.end();
+        },
+        error: e => {
+          if (e.code === TOO_LONG) tooLong();
+          else stream.fail(e);
+        },
+      },
+    );
     stream.taken = control.credit;
     stream.stop = control.cancel;
     stream.input = control.input;
@@ -83,7 +103,9 @@ export class MuxConnection {
     this.#socket.close(reason);
   }
 
-  abort() { this.#socket.abort?.(); }
+  abort() {
+    this.#socket.abort?.();
+  }
 
   // ---- calls ----
 
@@ -97,10 +119,12 @@ export class MuxConnection {
   #control(entry) {
     let owed = 0;
     return {
-      cancel: kill => { if (this.#finish(entry)) this.#tell(entry, { type: 'cancel', id: entry.id, ...kill && { kill: true } }); },
+      cancel: kill => {
+        if (this.#finish(entry)) this.#tell(entry, { type: 'cancel', id: entry.id, ...(kill && { kill: true }) });
+      },
       input: (data, eof) => {
         if (entry.over) return;
-        const message = { type: 'stdin', id: entry.id, ...data, ...eof && { eof: true } };
+        const message = { type: 'stdin', id: entry.id, ...data, ...(eof && { eof: true }) };
         if (entry.sent) this.#send(message, entry);
         else (entry.inputs ??= []).push(message); // it must follow its request
       },
@@ -113,7 +137,9 @@ export class MuxConnection {
     };
   }
 
-  #tell(entry, message) { if (entry.sent && !this.lost) this.#send(message, entry); }
+  #tell(entry, message) {
+    if (entry.sent && !this.lost) this.#send(message, entry);
+  }
 
   #giveUp(entry, error) {
     if (!this.#finish(entry)) return;
@@ -140,7 +166,10 @@ export class MuxConnection {
   #flushSoon() {
     if (this.#flushing) return;
     this.#flushing = true;
-    queueMicrotask(() => { this.#flushing = false; this.#flush(); });
+    queueMicrotask(() => {
+      this.#flushing = false;
+      this.#flush();
+    });
   }
 
   #top() {
@@ -169,20 +198,41 @@ export class MuxConnection {
   #await() {
     if (this.#socket.tellsDrain || this.#flushing) return;
     this.#flushing = true;
-    setTimeout(() => { this.#flushing = false; this.#flush(); }, DRAIN_POLL_MS);
+    setTimeout(() => {
+      this.#flushing = false;
+      this.#flush();
+    }, DRAIN_POLL_MS);
   }
 
   // The text of a request; false when it has none, or one that the server would not take: then it fails alone.
   #prepare(entry) {
     const { method, path, body, headers, priority, deadlineMs, onDisconnect, window } = entry.call;
     try {
-      entry.text ??= JSON.stringify({ type: 'request', id: entry.id, method, path, body, headers, priority, deadlineMs, onDisconnect, window });
-    } catch (e) { // a body with a cycle or a BigInt
+      entry.text ??= JSON.stringify({
+        type: 'request',
+        id: entry.id,
+        method,
+        path,
+        body,
+        headers,
+        priority,
+        deadlineMs,
+        onDisconnect,
+        window,
+      });
+    } catch (e) {
+      // a body with a cycle or a BigInt
       return this.#fail(entry, e);
     }
     const limit = this.#maxMessage;
     if (!limit || entry.text.length <= limit / 3 || byteLength(entry.text) <= limit) return true;
-    return this.#fail(entry, new ConfluxError(`A message of more than ${limit} bytes, which the server would not take`, { code: TOO_LONG, retrySafe: true }));
+    return this.#fail(
+      entry,
+      new ConfluxError(`A message of more than ${limit} bytes, which the server would not take`, {
+        code: TOO_LONG,
+        retrySafe: true,
+      }),
+    );
   }
 
   #fail(entry, error) {
@@ -197,10 +247,13 @@ export class MuxConnection {
     entry.inputs = null;
   }
 
-  #send(message, entry) { this.#sendText(message.type, JSON.stringify(message), entry); }
+  #send(message, entry) {
+    this.#sendText(message.type, JSON.stringify(message), entry);
+  }
 
   #sendText(type, text, entry) {
-    if (this.#log.enabled) this.#log.debug(`→ ${type}`, { ...entry ? callFields(entry.id, entry.call) : {}, chars: text.length });
+    if (this.#log.enabled)
+      this.#log.debug(`→ ${type}`, { ...(entry ? callFields(entry.id, entry.call) : {}), chars: text.length });
     this.#socket.send(text);
   }
 
@@ -209,10 +262,15 @@ export class MuxConnection {
   #receive(text) {
     this.#unheard = 0;
     let message;
-    try { message = JSON.parse(text); } catch { return this.#log.warn('a message that is not JSON', { chars: text.length }); }
+    try {
+      message = JSON.parse(text);
+    } catch {
+      return this.#log.warn('a message that is not JSON', { chars: text.length });
+    }
     const entry = this.#calls.get(message.id);
     if (this.#log.enabled) this.#logReceived(message, entry, text.length);
-    if (!this.#maxMessage) this.#onHello(message); // whatever comes first: a server that knows no hello answers it by an error
+    // Whatever comes first: a server that knows no hello answers it by an error.
+    if (!this.#maxMessage) this.#onHello(message);
     if (!entry) return;
     if (message.type === 'stream') this.#onStream(entry, message);
     else if (message.type === 'response') this.#onResponse(entry, message);
@@ -220,7 +278,12 @@ export class MuxConnection {
   }
 
   #logReceived(message, entry, chars) {
-    const fields = { ...entry ? callFields(message.id, entry.call) : { id: message.id }, status: message.status, code: message.code, chars };
+    const fields = {
+      ...(entry ? callFields(message.id, entry.call) : { id: message.id }),
+      status: message.status,
+      code: message.code,
+      chars,
+    };
     for (const name in fields) if (fields[name] === undefined) delete fields[name];
     this.#log[message.type === 'error' ? 'warn' : 'debug'](`← ${message.type}`, fields);
   }
@@ -239,7 +302,9 @@ export class MuxConnection {
     entry.on.stream(item);
   }
 
-  #onResponse(entry, { status, body }) { if (this.#finish(entry)) entry.on.done(status, body); }
+  #onResponse(entry, { status, body }) {
+    if (this.#finish(entry)) entry.on.done(status, body);
+  }
 
   #onError(entry, { status, code, message }) {
     if (this.#finish(entry)) entry.on.error(new ApiError(status, { code, message, httpStatus: status }, entry.call));

@@ -1,12 +1,13 @@
-// Opening a WebSocket with what a platform offers. Each opener yields {send, close, bufferedAmount, onmessage, onclose} and,
-// where the platform can, ondrain, onactivity, ref and unref; it throws ApiError when the server's refusal can be read, else
-// ConnectionError. The request has not begun by then, so all of them may be tried again.
+// Opening a WebSocket with what a platform offers. Each opener yields {send, close, bufferedAmount, onmessage,
+// onclose} and, where the platform can, ondrain, onactivity, ref and unref; it throws ApiError when the server's
+// refusal can be read, else ConnectionError. The request has not begun by then, so all of them may be tried again.
 import { ApiError, ConnectionError, TimeoutError, pathOf } from '../errors.js';
 
 export const SUBPROTOCOL = 'conflux';
 const NORMAL = 1000;
 
-// In Workers `new WebSocket` cannot set headers, nor reach a Durable Object or a container: there the upgrade is a fetch.
+// In Workers `new WebSocket` cannot set headers, nor reach a Durable Object or a container: there the upgrade is a
+// fetch.
 export const isWorkers = () => globalThis.navigator?.userAgent === 'Cloudflare-Workers';
 
 const connectTimeout = ms => new TimeoutError(`WebSocket connect timeout after ${ms} ms`, { retrySafe: true });
@@ -16,18 +17,37 @@ export function withTimeout(promise, ms, late) {
   if (!ms) return promise;
   return new Promise((resolve, reject) => {
     let expired = false;
-    const timer = setTimeout(() => { expired = true; reject(connectTimeout(ms)); }, ms);
-    promise.then(v => { clearTimeout(timer); if (expired) late?.(v); else resolve(v); },
-      e => { clearTimeout(timer); reject(e); });
+    const timer = setTimeout(() => {
+      expired = true;
+      reject(connectTimeout(ms));
+    }, ms);
+    promise.then(
+      v => {
+        clearTimeout(timer);
+        if (expired) late?.(v);
+        else resolve(v);
+      },
+      e => {
+        clearTimeout(timer);
+        reject(e);
+      },
+    );
   });
 }
 
 function wrap(ws) {
   const socket = {
-    onmessage() {}, onclose() {},
-    get bufferedAmount() { return ws.bufferedAmount ?? 0; },
-    send(text) { ws.send(text); },
-    close(reason) { ws.close(NORMAL, reason); },
+    onmessage() {},
+    onclose() {},
+    get bufferedAmount() {
+      return ws.bufferedAmount ?? 0;
+    },
+    send(text) {
+      ws.send(text);
+    },
+    close(reason) {
+      ws.close(NORMAL, reason);
+    },
   };
   const decoder = new TextDecoder();
   ws.addEventListener('message', e => socket.onmessage(typeof e.data === 'string' ? e.data : decoder.decode(e.data)));
@@ -41,11 +61,26 @@ export function openWithConstructor(WebSocket, { url, token, timeout }) {
   const protocols = token ? [SUBPROTOCOL, `bearer.${token}`] : [SUBPROTOCOL];
   return new Promise((resolve, reject) => {
     let ws, timer;
-    const failed = why => { clearTimeout(timer); reject(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed${why}`)); };
-    try { ws = new WebSocket(url, protocols); } catch (e) { return failed(`: ${e.name}`); } // its message may quote the token
+    const failed = why => {
+      clearTimeout(timer);
+      reject(new ConnectionError(`WebSocket connection to ${pathOf(url)} failed${why}`));
+    };
+    try {
+      ws = new WebSocket(url, protocols);
+    } catch (e) {
+      // Its message may quote the token.
+      return failed(`: ${e.name}`);
+    }
     ws.binaryType = 'arraybuffer';
-    if (timeout) timer = setTimeout(() => { ws.close(); reject(connectTimeout(timeout)); }, timeout);
-    ws.addEventListener('open', () => { clearTimeout(timer); resolve(wrap(ws)); });
+    if (timeout)
+      timer = setTimeout(() => {
+        ws.close();
+        reject(connectTimeout(timeout));
+      }, timeout);
+    ws.addEventListener('open', () => {
+      clearTimeout(timer);
+      resolve(wrap(ws));
+    });
     ws.addEventListener('error', e => failed(e.message ? `: ${e.message}` : ''));
     ws.addEventListener('close', e => failed(` (${e.code})`));
   });
@@ -66,7 +101,12 @@ export async function openWithFetch(fetch, { url, headers, timeout }) {
 export async function refused(status, readText) {
   const text = await readText().catch(() => '');
   let body = null;
-  try { body = JSON.parse(text); } catch { /* not our server's answer */ }
-  if (status === 401 || status === 403) return new ApiError(status, body ?? `WebSocket upgrade refused with status ${status}`);
+  try {
+    body = JSON.parse(text);
+  } catch {
+    /* not our server's answer */
+  }
+  if (status === 401 || status === 403)
+    return new ApiError(status, body ?? `WebSocket upgrade refused with status ${status}`);
   return new ConnectionError(`WebSocket upgrade refused with status ${status}`, { status });
 }

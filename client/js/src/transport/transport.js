@@ -6,21 +6,33 @@ import { MuxConnection, TOO_LONG, WINDOW } from './mux.js';
 import { isWorkers, openWithConstructor, openWithFetch } from './socket.js';
 
 const MODES = ['auto', 'websocket', 'http'];
-const RETRY_FIRST_MS = 1000, RETRY_MOST_MS = 30000; // between looks for a WebSocket while on HTTP
+const RETRY_FIRST_MS = 1000,
+  RETRY_MOST_MS = 30000; // between looks for a WebSocket while on HTTP
 const RECONNECT_FIRST_MS = 50;
 
 // A platform's own way to open a WebSocket; src/node/ sets one.
 let platformOpen = null;
-export const usePlatformSocket = open => { platformOpen = open; };
+export const usePlatformSocket = open => {
+  platformOpen = open;
+};
 
 const emptySlots = n => Array.from({ length: n }, () => ({ connection: null, opening: null }));
 const wait = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 export class Transport {
-  #wanted; #url; #token; #headers; #timeouts; #log; #onState; #options; #http; #slots;
-  #wasUp = false;       // a WebSocket stood before: a failure may be a restart
-  #retry = null;        // while on HTTP in auto: {at, delay}
-  #turn = 0;            // calls go round the pool: each place is opened when its turn comes first
+  #wanted;
+  #url;
+  #token;
+  #headers;
+  #timeouts;
+  #log;
+  #onState;
+  #options;
+  #http;
+  #slots;
+  #wasUp = false; // a WebSocket stood before: a failure may be a restart
+  #retry = null; // while on HTTP in auto: {at, delay}
+  #turn = 0; // calls go round the pool: each place is opened when its turn comes first
   #gone = false;
 
   constructor({ baseUrl, token, headers = {}, transport = 'auto', timeouts, pool = 1, log, onState, ...options }) {
@@ -29,7 +41,7 @@ export class Transport {
     this.#wanted = transport;
     this.#url = options.wsUrl ?? `${baseUrl.replace(/^http/, 'ws')}/ws`;
     this.#token = token;
-    this.#headers = { ...headers, ...token && { Authorization: `Bearer ${token}` } };
+    this.#headers = { ...headers, ...(token && { Authorization: `Bearer ${token}` }) };
     this.#timeouts = timeouts;
     this.#log = log;
     this.#onState = onState ?? (() => {});
@@ -44,7 +56,11 @@ export class Transport {
   async connect() {
     const carrier = await this.#carrier();
     if (carrier !== this.#http) return;
-    const { status, body } = await this.#http.request({ method: 'GET', path: '/api/ping', timeout: this.#timeouts.connect });
+    const { status, body } = await this.#http.request({
+      method: 'GET',
+      path: '/api/ping',
+      timeout: this.#timeouts.connect,
+    });
     if (status >= 400) throw new ApiError(status, body);
   }
 
@@ -54,15 +70,24 @@ export class Transport {
     for (const slot of slots) slot.connection?.close('disconnected by the client');
   }
 
-  dispose() { this.#gone = true; this.disconnect(); }
+  dispose() {
+    this.#gone = true;
+    this.disconnect();
+  }
 
   // For a program that exits: nothing more can be awaited.
-  abort() { for (const slot of this.#slots) slot.connection?.abort(); }
+  abort() {
+    for (const slot of this.#slots) slot.connection?.abort();
+  }
 
-  isConnected() { return this.#slots.some(slot => slot.connection) || this.getMode() === 'http'; }
+  isConnected() {
+    return this.#slots.some(slot => slot.connection) || this.getMode() === 'http';
+  }
 
   // What the next call goes over, as far as is known.
-  getMode() { return this.#wanted === 'http' || this.#retry ? 'http' : 'websocket'; }
+  getMode() {
+    return this.#wanted === 'http' || this.#retry ? 'http' : 'websocket';
+  }
 
   // ---- calls ----
 
@@ -82,13 +107,19 @@ export class Transport {
   // The events of one, undecoded: {data, event?, id?}, or what `decode` makes of them.
   open(call, { decode, skip, last, resume, idle = this.#timeouts.stream } = {}) {
     const stream = new EventStream({
-      idle, decode, skip, last, signal: call.signal,
-      resume: resume && ((lastId, error) => {
-        const next = resume(lastId);
-        if (next) this.#log.info(`a stream is taken up again: ${error.message}`);
-        if (next) this.#begin({ ...call, ...next }, stream);
-        return !!next;
-      }),
+      idle,
+      decode,
+      skip,
+      last,
+      signal: call.signal,
+      resume:
+        resume &&
+        ((lastId, error) => {
+          const next = resume(lastId);
+          if (next) this.#log.info(`a stream is taken up again: ${error.message}`);
+          if (next) this.#begin({ ...call, ...next }, stream);
+          return !!next;
+        }),
     });
     this.#begin(call, stream);
     return stream;
@@ -98,26 +129,38 @@ export class Transport {
     stream.stop = stream.input = null;
     const early = [];
     stream.input = (...args) => early.push(args);
-    this.#carrierFor({ ...call, signal: undefined }).then(carrier => {
-      if (stream.over) return;
-      stream.input = null;
-      carrier.open(call, stream, () => this.#http.open(call, stream));
-      for (const args of early) stream.input?.(...args);
-    }).catch(e => stream.fail(e));
+    this.#carrierFor({ ...call, signal: undefined })
+      .then(carrier => {
+        if (stream.over) return;
+        stream.input = null;
+        carrier.open(call, stream, () => this.#http.open(call, stream));
+        for (const args of early) stream.input?.(...args);
+      })
+      .catch(e => stream.fail(e));
   }
 
-  // As the global one, for paths of the server. A body that is not JSON, and what is served over HTTP only, goes by HTTP.
+  // As the global one, for paths of the server. A body that is not JSON, and what is served over HTTP only, goes by
+  // HTTP.
   async fetch(path, init = {}) {
     const method = (init.method ?? 'GET').toUpperCase();
     const json = jsonOf(init.body);
-    const call = { method, path, body: json.value, headers: plain(init.headers), signal: init.signal, timeout: this.#timeouts.request };
+    const call = {
+      method,
+      path,
+      body: json.value,
+      headers: plain(init.headers),
+      signal: init.signal,
+      timeout: this.#timeouts.request,
+    };
     const carrier = json.ok && method !== 'HEAD' ? await this.#carrierFor(call) : this.#http;
     if (carrier === this.#http) return this.#http.raw(path, init, this.#timeouts.request);
     return (await exchange(carrier, call)) ?? this.#http.raw(path, init, this.#timeouts.request);
   }
 
   // HTTP whatever the mode: for bodies of any size.
-  fetchRaw(path, init, timeout = this.#timeouts.request) { return this.#http.raw(path, init, timeout); }
+  fetchRaw(path, init, timeout = this.#timeouts.request) {
+    return this.#http.raw(path, init, timeout);
+  }
 
   // A stream's events as the bytes that HTTP would bring. A failure shows when it is read.
   async fetchStream(path, body, method = body === undefined ? 'GET' : 'POST') {
@@ -131,9 +174,15 @@ export class Transport {
     if (!signal) return this.#carrier();
     if (signal.aborted) throw abortReason(signal);
     let abort;
-    const aborted = new Promise((_, reject) => { abort = () => reject(abortReason(signal)); });
+    const aborted = new Promise((_, reject) => {
+      abort = () => reject(abortReason(signal));
+    });
     signal.addEventListener('abort', abort, { once: true });
-    try { return await Promise.race([this.#carrier(), aborted]); } finally { signal.removeEventListener('abort', abort); }
+    try {
+      return await Promise.race([this.#carrier(), aborted]);
+    } finally {
+      signal.removeEventListener('abort', abort);
+    }
   }
 
   async #carrier() {
@@ -142,7 +191,9 @@ export class Transport {
     if (this.#retry) return this.#onHttp();
     const slot = this.#slots[this.#turn++ % this.#slots.length];
     if (slot.connection) return slot.connection;
-    try { return await this.#open(slot); } catch (e) {
+    try {
+      return await this.#open(slot);
+    } catch (e) {
       const other = this.#slots.find(x => x.connection);
       if (other) return other.connection;
       if (this.#wanted === 'websocket' || e instanceof ApiError || e.code === 'DISCONNECTED') throw e;
@@ -152,7 +203,9 @@ export class Transport {
   }
 
   #fallBack(e) {
-    const delay = this.#retry ? Math.min(this.#retry.delay * 2, RETRY_MOST_MS) : this.#options.retryAfter ?? RETRY_FIRST_MS;
+    const delay = this.#retry
+      ? Math.min(this.#retry.delay * 2, RETRY_MOST_MS)
+      : (this.#options.retryAfter ?? RETRY_FIRST_MS);
     if (!this.#retry) {
       this.#log.warn(`no WebSocket, using HTTP: ${e.message}`);
       this.#onState({ mode: 'http', connected: true, reason: e.message });
@@ -182,13 +235,17 @@ export class Transport {
         throw new ConnectionError('WebSocket closed: disconnected by the client', { code: 'DISCONNECTED' });
       }
       return this.#adopt(slot, socket);
-    } finally { slot.opening = null; }
+    } finally {
+      slot.opening = null;
+    }
   }
 
   #adopt(slot, socket) {
     const { maxPending, idleTimeout } = this.#options;
     slot.connection = new MuxConnection(socket, {
-      log: this.#log, maxPending, idle: idleTimeout,
+      log: this.#log,
+      maxPending,
+      idle: idleTimeout,
       onClose: closed => {
         if (slot.connection === closed) slot.connection = null;
         this.#onState({ mode: this.getMode(), connected: this.isConnected(), reason: closed.lost });
@@ -205,7 +262,9 @@ export class Transport {
   async #openPatiently() {
     const end = Date.now() + (this.#wasUp ? this.#timeouts.reconnect : 0);
     for (let pause = RECONNECT_FIRST_MS; ; pause *= 2) {
-      try { return await this.#openOnce(); } catch (e) {
+      try {
+        return await this.#openOnce();
+      } catch (e) {
         if (e instanceof ApiError || this.#gone || Date.now() + pause > end) {
           this.#wasUp = false;
           throw e;
@@ -222,7 +281,9 @@ export class Transport {
     if (upgrade === 'fetch' || isWorkers()) return openWithFetch(fetch ?? globalThis.fetch, request);
     if (platformOpen) return platformOpen(request);
     if (globalThis.WebSocket) return openWithConstructor(globalThis.WebSocket, request);
-    return Promise.reject(new ConnectionError('There is no WebSocket on this platform: pass one as the option WebSocket'));
+    return Promise.reject(
+      new ConnectionError('There is no WebSocket on this platform: pass one as the option WebSocket'),
+    );
   }
 }
 
@@ -235,45 +296,69 @@ const needsHttp = (call, status, body) =>
 function jsonOf(body) {
   if (body === undefined || body === null) return { ok: true };
   if (typeof body !== 'string') return { ok: false };
-  try { return { ok: true, value: JSON.parse(body) }; } catch { return { ok: false }; }
+  try {
+    return { ok: true, value: JSON.parse(body) };
+  } catch {
+    return { ok: false };
+  }
 }
 const plain = headers => headers && Object.fromEntries(new Headers(headers));
 
 // The Response, with a streaming body when events come before the end; null when only HTTP serves it.
 function exchange(connection, call) {
   return new Promise((resolve, reject) => {
-    let stream = null, control = null;
+    let stream = null,
+      control = null;
     const begin = () => {
       stream = new EventStream();
       stream.stop = control.cancel;
       stream.taken = control.credit;
       resolve(new Response(sseBody(stream), { status: 200, headers: { 'Content-Type': 'text/event-stream' } }));
     };
-    control = connection.start({ ...call, window: WINDOW }, {
-      stream: item => { if (!stream) begin(); stream.push(item, item.bytes); },
-      done: (status, body) => {
-        if (stream) stream.end();
-        else if (needsHttp(call, status, body)) resolve(null);
-        else resolve(jsonResponse(status, body));
+    control = connection.start(
+      { ...call, window: WINDOW },
+      {
+        stream: item => {
+          if (!stream) begin();
+          stream.push(item, item.bytes);
+        },
+        done: (status, body) => {
+          if (stream) stream.end();
+          else if (needsHttp(call, status, body)) resolve(null);
+          else resolve(jsonResponse(status, body));
+        },
+        error: e => {
+          if (stream) stream.fail(e);
+          else if (e.code === TOO_LONG) resolve(null);
+          else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e)));
+          else reject(e);
+        },
       },
-      error: e => { if (stream) stream.fail(e); else if (e.code === TOO_LONG) resolve(null); else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e))); else reject(e); },
-    });
+    );
   });
 }
 const errorBody = e => ({ code: e.code, message: e.message, context: e.context, httpStatus: e.status });
-const jsonResponse = (status, body) => new Response(body === undefined || status === 204 || status === 304 ? null : JSON.stringify(body),
-  { status, headers: { 'Content-Type': 'application/json' } });
+const jsonResponse = (status, body) =>
+  new Response(body === undefined || status === 204 || status === 304 ? null : JSON.stringify(body), {
+    status,
+    headers: { 'Content-Type': 'application/json' },
+  });
 
 function sseBody(stream) {
   const encoder = new TextEncoder();
-  return new ReadableStream({
-    async pull(controller) {
-      const { value, done } = await stream.next();
-      if (done) return controller.close();
-      const id = value.id === undefined ? '' : `id: ${value.id}\n`;
-      const event = value.event === undefined ? '' : `event: ${value.event}\n`;
-      controller.enqueue(encoder.encode(`${id}${event}data: ${value.data}\n\n`));
+  return new ReadableStream(
+    {
+      async pull(controller) {
+        const { value, done } = await stream.next();
+        if (done) return controller.close();
+        const id = value.id === undefined ? '' : `id: ${value.id}\n`;
+        const event = value.event === undefined ? '' : `event: ${value.event}\n`;
+        controller.enqueue(encoder.encode(`${id}${event}data: ${value.data}\n\n`));
+      },
+      cancel() {
+        stream.cancel();
+      },
     },
-    cancel() { stream.cancel(); },
-  }, { highWaterMark: 0 });
+    { highWaterMark: 0 },
+  );
 }

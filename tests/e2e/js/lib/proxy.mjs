@@ -1,9 +1,12 @@
 // A TCP proxy before the server that can refuse WebSockets, keep silent, cut and count.
 import net from 'node:net';
+import tls from 'node:tls';
 
-export async function proxy(target) {
+// With {key, cert} it speaks TLS.
+export async function proxy(target, secure) {
   const p = { upgrades: 0, connections: 0, requests: 0, refuse: null, silent: false, sockets: new Set() };
-  const server = net.createServer(client => {
+  const listen = secure ? handler => tls.createServer(secure, handler) : net.createServer;
+  const server = listen(client => {
     p.connections++;
     p.sockets.add(client);
     client.on('close', () => p.sockets.delete(client));
@@ -23,7 +26,7 @@ export async function proxy(target) {
     });
   });
   await new Promise(resolve => server.listen(0, '127.0.0.1', resolve));
-  p.base = `http://127.0.0.1:${server.address().port}`;
+  p.base = `http${secure ? 's' : ''}://127.0.0.1:${server.address().port}`;
   p.cut = () => { for (const socket of p.sockets) socket.destroy(); };
   p.close = () => { p.cut(); return new Promise(resolve => server.close(resolve)); };
   return p;
