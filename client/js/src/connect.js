@@ -21,7 +21,12 @@ export async function connect(options = {}) {
   if (rest.baseUrl) throw new TypeError('give either baseUrl or spawn');
   if (!spawnServer) throw new SpawnError('No server can be started here: give baseUrl');
   const server = await spawnServer({ ...(rest.token && { token: rest.token }), ...(spawn === true ? {} : spawn) });
-  return ready(new Conflux({ ...rest, baseUrl: server.baseUrl, token: server.token }, server));
+  try {
+    return await ready(new Conflux({ ...rest, baseUrl: server.baseUrl, token: server.token }, server));
+  } catch (e) {
+    await server.dispose();
+    throw e;
+  }
 }
 
 async function ready(client) {

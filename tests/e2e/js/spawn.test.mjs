@@ -98,6 +98,9 @@ test('a program that does not start, ends or never answers: an error that says w
   await assert.rejects(connect({ spawn: { binary: silent, timeout: 300, grace: 200 } }), e => e instanceof SpawnError && /timeout after 300 ms/.test(e.message));
   await gone(Number(await readFile(pidFile, 'utf8'))); // TERM is ignored: it took KILL
   await assert.rejects(connect({ spawn: { args: ['--no-such-option'] } }), e => e instanceof SpawnError && /no-such-option/.test(e.message));
+  const lines = [];
+  await assert.rejects(connect({ transport: 'pigeon', spawn: { log: line => lines.push(line) } }), /transport must be/);
+  await assert.rejects(fetch(/http:\S+/.exec(lines.join(' '))[0])); // it is gone
   await assert.rejects(connect({ spawn: false }), /baseUrl/);
   await assert.rejects(connect({ spawn: true, baseUrl: 'http://127.0.0.1:1' }), /either/);
   await rm(dir, { recursive: true });

@@ -10,7 +10,7 @@ const DEFAULT_PRIORITY = 3;
 const HIGH = 1 << 20; // bytes given to the socket beyond which calls wait
 const DRAIN_POLL_MS = 5; // where a socket cannot tell that it has drained, as in browsers
 export const WINDOW = 1 << 20; // credit of a stream: what may lie here unread
-// What every server takes: a longer message waits until it has told its limit, as one too long would cost the connection.
+// What every server takes: a longer message waits until it has told its limit, as one too long costs the connection.
 const SURE = 64 * 1024;
 const MAX_MESSAGE = 16 << 20; // the limit of one that does not tell
 const PULSE_MS = 20000; // silence after which the server is asked for a sign of life
