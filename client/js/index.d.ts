@@ -288,6 +288,20 @@ export interface ServerEvent {
   stream?: string;
   bytes?: number;
 }
+export interface Port {
+  port: number;
+  address: string;
+  protocol: string;
+  pid?: number;
+  name?: string;
+  processId?: string;
+}
+/** Of the container; null: no limit. `percent` only in watchUsage(), from the second on. */
+export interface Usage {
+  cpu: { source: string; usageMs: number; cores: number; coreLimit: number | null; percent?: number };
+  memory: { source: string; usedBytes: number; limitBytes: number | null; totalBytes: number };
+  disk: { path: string; totalBytes: number; usedBytes: number; freeBytes: number };
+}
 export interface InSession extends CallOptions {
   sessionId?: string;
 }
@@ -499,8 +513,9 @@ export class Conflux extends Operations {
   execution(id: string): Execution;
   ping(options?: CallOptions): Promise<string>;
   version(options?: CallOptions): Promise<string>;
-  ports(options?: CallOptions): Promise<any>;
-  usage(options?: CallOptions): Promise<any>;
+  ports(options?: CallOptions): Promise<Port[]>;
+  usage(options?: CallOptions): Promise<Usage>;
+  watchUsage(options?: CallOptions & { intervalMs?: number }): Stream<Usage & { type: 'usage' }>;
   pending(options?: CallOptions): Promise<any>;
   events(options?: CallOptions & { from?: number | string }): Stream<ServerEvent>;
   batch<T>(

@@ -145,11 +145,18 @@ export class Conflux extends Operations {
   async version(options) {
     return (await this.calls.get('/api/version', split(options)[0])).version;
   }
-  ports(options) {
-    return this.calls.get('/api/ports', split(options)[0]);
+  // Who listens: [{port, address, protocol, pid?, name?, processId?}].
+  async ports(options) {
+    return (await this.calls.get('/api/ports', split(options)[0])).ports;
   }
   usage(options) {
     return this.calls.get('/api/usage', split(options)[0]);
+  }
+  // The same again and again, every intervalMs (1000), until it is left.
+  watchUsage({ intervalMs, ...options } = {}) {
+    const path = query('/api/usage', { stream: 1, intervalMs });
+    const again = { resume: () => ({ path }), last: () => false };
+    return this.calls.stream('GET', path, undefined, split(options)[0], again);
   }
   pending(options) {
     return this.calls.get('/api/pending', split(options)[0]);

@@ -141,6 +141,25 @@ for (const transport of ['websocket', 'http']) describe(`client over ${transport
     assert.deepEqual([results.map(r => r.status), results[0].body.content, failed], [[200, 404], 'int two;\n', 1]);
   });
 
+  test('a folder goes as an archive, and comes back', async () => {
+    const F = `${D}/tree-${transport}`;
+    await c.writeFile(`${F}/d/a`, 'A');
+    await c.writeFile(`${F}/b`, 'B');
+    const tar = Buffer.from(await (await c.getArchive(F)).arrayBuffer());
+    assert.equal(tar.toString('latin1', 257, 262), 'ustar');
+    await c.mkdir(`${F}-2`);
+    await c.putArchive(`${F}-2`, tar);
+    assert.deepEqual([await readFile(`${F}-2/d/a`, 'utf8'), await readFile(`${F}-2/b`, 'utf8')], ['A', 'B']);
+    await assert.rejects(c.getArchive(`${F}-none`), e => e instanceof ApiError && e.status === 404);
+  });
+
+  test('who listens, and what is used', async () => {
+    assert.ok((await c.ports()).some(p => p.port === Number(s.port) && p.address === '127.0.0.1'));
+    assert.ok((await c.usage()).memory.usedBytes > 0);
+    let n = 0;
+    for await (const e of c.watchUsage({ intervalMs: 100 })) { assert.ok(e.disk.totalBytes > 0); if (++n === 2) break; }
+  });
+
   test('watch tells of changes, and ends on the server when it is left', async () => {
     const F = `${D}/watch-${transport}`;
     await c.mkdir(F);
