@@ -174,6 +174,31 @@ static void t_deadline_ends_the_command(void **state) {
     conflux_client_free(c);
 }
 
+/* With an execution id it does: whoever has the id may still want its result. */
+static void t_deadline_leaves_what_can_be_resumed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        conflux_error err;
+        conflux_response r;
+        char body[300], id[32];
+        snprintf(id, sizeof id, "patient-%zu", i);
+        snprintf(
+            body, sizeof body,
+            "{\"command\":\"while [ ! -e %s ]; do sleep 0.01; done; echo late\",\"sessionId\":\"__DISABLE_SESSION__\"}",
+            in_dir(&srv, id));
+        conflux_request rq = {.path = "/api/execute", .body = body, .execution_id = id, .timeout_ms = 200};
+        assert_int_equal(conflux_fetch(c, &rq, &r, &err), -1);
+        assert_int_equal(err.kind, CONFLUX_E_REQUEST_TIMEOUT);
+        assert_true(err.resumable);
+        make_file(&srv, id);
+        assert_int_equal(conflux_resume(c, id, 0, &r, &err), 0);
+        if (!strstr(r.body, "\"stdout\":\"late\\n\"")) fail_msg("%s", r.body);
+        conflux_response_free(&r);
+        conflux_client_free(c);
+    }
+}
+
 static void t_idle_stream(void **state) {
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -441,6 +466,32 @@ static void t_disconnect_ends_calls(void **state) {
     }
 }
 
+/* A stream of a sharer that leaves ends at the server too: the others' connection must not carry it on. */
+static void t_sharer_leaves(void **state) {
+    (void)state;
+    conflux_error err;
+    outcome s = {0};
+    conflux_options o = {.url = srv.url, .mode = CONFLUX_WEBSOCKET, .share = 1};
+    conflux_client *a = conflux_client_new(&o, &err), *b = conflux_client_new(&o, &err);
+    wait_up(b);
+    conflux_request rq = {
+        .path = "/api/execute/stream", .body = "{\"command\":\"sleep 1000\"}", .kill_on_disconnect = 1};
+    conflux_handlers h = {.on_event = see_event, .on_done = see_done, .arg = &s};
+    conflux_call *call = conflux_start(a, &rq, &h, &err);
+    wait_until(atomic_load(&s.events) > 0);
+    conflux_client_free(a);
+    assert_true(atomic_load(&s.done));
+    conflux_request ask = {.path = "/api/pending"};
+    wait_until(({
+        char *body = body_of(b, &ask, 200);
+        bool there = strstr(body, "/api/execute/stream") != NULL;
+        free(body);
+        !there;
+    }));
+    conflux_call_free(call);
+    conflux_client_free(b);
+}
+
 static int start(void **state) {
     (void)state;
     server_start(&srv, NULL);
@@ -462,6 +513,7 @@ int main(void) {
         cmocka_unit_test(t_connect_deadline),
         cmocka_unit_test(t_request_deadline),
         cmocka_unit_test(t_deadline_ends_the_command),
+        cmocka_unit_test(t_deadline_leaves_what_can_be_resumed),
         cmocka_unit_test(t_idle_stream),
         cmocka_unit_test(t_dead_peer),
         cmocka_unit_test(t_what_is_safe),
@@ -470,6 +522,7 @@ int main(void) {
         cmocka_unit_test(t_waiting_calls),
         cmocka_unit_test(t_http_priority),
         cmocka_unit_test(t_disconnect_ends_calls),
+        cmocka_unit_test(t_sharer_leaves),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

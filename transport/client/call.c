@@ -111,11 +111,17 @@ static void on_deadline(cp_timer *t) {
         fail(&err, CONFLUX_E_CONNECT_TIMEOUT, "no connection within %u ms%s%.400s", c->connect_timeout,
              cause->kind ? ": " : "", cause->message);
     }
-    tell_cancel(c, false);
+    if (c->stream || !c->execution_id) tell_cancel(c, false); /* else it stays, to be resumed */
     call_end(c, NULL, &err);
 }
 
 /* ---- the way of a call ---- */
+
+/* The connection may stay, for others: a stream must not go on filling it. */
+void call_abandon(conflux_call *c, const conflux_error *err) {
+    if (c->stream || c->kill_on_disconnect) tell_cancel(c, c->kill_on_disconnect);
+    call_end(c, NULL, err);
+}
 
 void call_placed(conflux_call *c, conflux_mode mode) {
     c->state = CALL_QUEUED;
@@ -182,7 +188,7 @@ static void credit(conflux_call *c, size_t n) {
     c->unconsumed -= n < c->unconsumed ? n : c->unconsumed;
     c->owed += n;
     if (c->http) http_credit(c);
-    if (!c->link || c->owed < c->eng->set.o.window / 4) return;
+    if (!c->link || !c->link->ours || c->owed < c->eng->set.o.window / 4) return;
     cp_buf b = {0};
     cp_buf_addf(&b, "{\"type\":\"window\",\"id\":\"%llu\",\"bytes\":%llu}", (unsigned long long)c->id,
                 (unsigned long long)c->owed);

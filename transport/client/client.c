@@ -128,7 +128,7 @@ static void end_calls(conflux_client *client, const conflux_error *err) {
     size_t n;
     cp_autofree conflux_call **all = table_all(&client->eng->calls, &n);
     for (size_t i = 0; i < n; i++) {
-        if (all[i]->client == client) call_end(all[i], NULL, err);
+        if (all[i]->client == client) call_abandon(all[i], err);
         call_unref(all[i]);
     }
 }

@@ -134,6 +134,8 @@ void call_ref(conflux_call *c);
 void call_unref(conflux_call *c);
 /* The end: resp (what it holds is freed afterwards) or err, whose retry_safe and the like are filled in here. */
 void call_end(conflux_call *c, conflux_response *resp, const conflux_error *err);
+/* The end because its client goes. */
+void call_abandon(conflux_call *c, const conflux_error *err);
 void call_event(conflux_call *c, const conflux_event *ev);
 void call_placed(conflux_call *c, conflux_mode mode); /* it has a connection; QUEUED */
 bool call_unsent(const conflux_call *c);

@@ -146,6 +146,7 @@ void conflux_stream_cancel(conflux_stream *s, int kill) { conflux_call_cancel(s-
 void conflux_stream_free(conflux_stream *s) {
     if (!s) return;
     if (s->call) conflux_call_cancel(s->call, 0);
+    if (engine_here()) return;
     pthread_mutex_lock(&s->mu);
     while (!s->done) pthread_cond_wait(&s->cond, &s->mu); /* its callbacks still use it */
     pthread_mutex_unlock(&s->mu);

@@ -9,9 +9,10 @@
  *     conflux_client_free(c);
  *
  * Threads. A client has one internal thread, which owns its connections and runs every callback. All functions may be
- * called from any thread at any time unless they say otherwise. Those that wait (conflux_connect, _disconnect, _fetch,
- * _batch, _resume, _stream_next, _stream_free, _call_stdin, _client_free) must not be called from a callback: they would wait for
- * themselves, and fail with CONFLUX_E_DEADLOCK instead. A callback that takes long holds up all calls of its client.
+ * called from any thread at any time unless they say otherwise. Those that wait (conflux_client_new, _client_free,
+ * _connect, _disconnect, _fetch, _batch, _resume, _stream_next, _stream_free, _call_stdin) must not be called from a
+ * callback: they would wait for themselves. They fail with CONFLUX_E_DEADLOCK instead. A callback that takes long holds
+ * up all calls of its client.
  *
  * Errors. Functions that can fail return 0 (or what they say) on success and -1 on failure, with *err filled in; err
  * may be NULL. An answer of the server with an error status is a success of the transport: see conflux_check.
@@ -60,7 +61,7 @@ typedef enum conflux_kind {
     CONFLUX_E_TLS,             /* no trust: certificate, host name, or protocol */
     CONFLUX_E_UPGRADE,         /* the server answers, but does not speak WebSocket there */
     CONFLUX_E_UNAUTHORIZED,    /* the token is wrong or missing, or the host or origin is not allowed */
-    CONFLUX_E_REQUEST_TIMEOUT, /* no answer in time; the server was told to give up a buffered call */
+    CONFLUX_E_REQUEST_TIMEOUT, /* no answer in time; a command without an execution id was told to end */
     CONFLUX_E_IDLE_TIMEOUT,    /* a stream was silent for too long */
     CONFLUX_E_CONNECTION_LOST, /* with the answer still to come: look at retry_safe and resumable */
     CONFLUX_E_CANCELLED,       /* by conflux_call_cancel, conflux_disconnect or conflux_client_free */
