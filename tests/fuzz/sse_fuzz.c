@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 static void require(bool ok) {
     if (!ok) abort();
 }
