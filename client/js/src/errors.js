@@ -75,3 +75,7 @@ export const timedOut = (call, ms) =>
     ...(call.body?.executionId && { executionId: call.body.executionId }),
   });
 export const abortReason = signal => signal.reason ?? new DOMException('This operation was aborted', 'AbortError');
+
+// A command with an id is not ended by the impatience of one caller: whoever has the id may ask for its result. One that
+// is aborted is not wanted any more.
+export const outlives = (call, error) => error instanceof TimeoutError && !!call.body?.executionId;

@@ -90,6 +90,9 @@ describe('one server, many clients', () => {
     const file = `${s.workspace}/pid-${transport}`;
     await assert.rejects(c.exec(`echo $$ >${file}; exec sleep 1000`), e => e instanceof TimeoutError && /Request timeout after 150 ms/.test(e.message) && !e.retrySafe);
     await gone(Number(await readFile(file, 'utf8')));
+    const kept = { executionId: `kept-${transport}`, requestTimeout: 50 }; // one with an id goes on
+    await assert.rejects(c.exec('sleep 0.3; echo kept', kept), e => e instanceof TimeoutError && e.retrySafe && e.executionId === kept.executionId);
+    assert.equal((await c.execution(kept.executionId).result({ requestTimeout: 20000 })).stdout, 'kept\n');
     await assert.rejects(collect(c.execStream('sleep 1000', { idleTimeout: 50, onCancel: 'kill' })), e => e instanceof TimeoutError && /Stream timeout/.test(e.message));
     await c.dispose();
   });

@@ -1,5 +1,5 @@
 // The same calls, each an HTTP request of its own; streams are server-sent events.
-import { ApiError, ConnectionError, abortReason, lostCall, timedOut } from '../errors.js';
+import { ApiError, ConnectionError, abortReason, lostCall, outlives, timedOut } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
 import { readSse } from '../sse.js';
@@ -32,7 +32,7 @@ export class HttpCarrier {
       });
       return { status: response.status, body: parse(text) };
     } catch (e) {
-      if (guard.fired && call.body?.executionId && call.cancelEnds) this.#end(call.body.executionId);
+      if (guard.fired && call.body?.executionId && call.cancelEnds && !outlives(call, e)) this.#end(call.body.executionId);
       throw e;
     } finally {
       guard.release();

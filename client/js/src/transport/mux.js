@@ -1,7 +1,7 @@
 // One multiplexed WebSocket: requests by id, their answers and streams (cloudflare-sandbox protocol, and our
 // additions). Calls wait in a queue by priority while the socket has more than HIGH bytes to send or the server's
 // limit of requests in flight is reached; each ends exactly once: answer, error, cancel, timeout or loss.
-import { ApiError, ConfluxError, lostCall, timedOut, abortReason } from '../errors.js';
+import { ApiError, ConfluxError, lostCall, timedOut, abortReason, outlives } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
 
@@ -143,7 +143,7 @@ export class MuxConnection {
 
   #giveUp(entry, error) {
     if (!this.#finish(entry)) return;
-    this.#tell(entry, { type: 'cancel', id: entry.id });
+    if (!outlives(entry.call, error)) this.#tell(entry, { type: 'cancel', id: entry.id });
     entry.on.error(error);
   }
 
