@@ -60,8 +60,9 @@ group('limits', {}, ({ both, plain }) => {
   });
 
   both('B112', 'the machine is busy: pings and commands are answered', async d => {
-    const hogs = times(4 * cpus().length, i => `b112-${d.name}-${i}`);
-    await Promise.all(hogs.map(id => d.startProcess(id, 'while :; do :; done')));
+    const hogs = times(4 * cpus().length + 1, i => `b112-${d.name}-${i}`), size = full(1e9, 2e8);
+    const memory = `exec perl -e 'my $m = "x" x ${size}; for (;;) { for (my $i = 0; $i < ${size}; $i += 4096) { substr($m, $i, 1) = "y" } }'`;
+    await Promise.all(hogs.map((id, i) => d.startProcess(id, i ? 'while :; do :; done' : memory)));
     try {
       for (let i = 0; i < 20; i++) {
         assert.equal((await d.get('/api/ping')).status, 200);
