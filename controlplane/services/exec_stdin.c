@@ -20,13 +20,14 @@ void cp_exec_stdin_stop(cp_exec *e) { close_pipe(e); }
 
 static void hold_closed(cp_child *c) { close_pipe(CP_CONTAINER(c, cp_exec_child, child)->e); }
 
-/* The keeper's copy goes first, or the child never meets the end of its input. */
+/* Other copies go first, or the child never meets the end of its input. */
 static void finish(cp_exec *e) {
     struct cp_exec_impl *i = e->impl;
     cp_io_del(e->svc->loop, &i->in_io);
     if (i->in_closing) return;
     i->in_closing = true;
     i->in_open = false;
+    if (i->backend && i->backend->stdin_ends) i->backend->stdin_ends(e);
     if (!i->child || cp_keeper_close_hold(e->svc->keeper, &i->child->child, 0, hold_closed) < 0) close_pipe(e);
 }
 

@@ -357,6 +357,8 @@ static void sweep_logs(cp_services *s) {
 
 int cp_exec_restore(cp_services *s, cp_err *err) {
     struct restoring r = {.svc = s, .err = err};
+    if (!cp_sessions_held_whole(s))
+        return cp_fail_sys(err, CP_E_TOO_MANY_FILES, EMFILE, "what the shells of sessions have kept");
     if (s->registry && cp_registry_each_exec(s->registry, restore_row, &r, err) < 0) return -1;
     if (r.failed) return -1; /* the next start has another go; nothing has been touched */
     for (cp_exec *e = s->execs->first, *next; e; e = next) {

@@ -361,6 +361,7 @@ void cp_sessions_held(cp_services *svc, const cp_held *h) {
     held->key = cp_str_dup(cp_str_of(h->key));
     held->h.key = held->key;
     held->n = session_depot_list(h->fds[2], held->v);
+    t->held_cut |= errno != 0;
     held->next = t->held;
     t->held = held;
 }
@@ -428,7 +429,10 @@ static int restore(cp_services *svc, struct session_held *held, cp_err *err) {
     struct cp_session *s = session_blank(svc, cp_str_of(id ? id : ""));
     s->status = h->fds[1];
     s->depot = h->fds[2];
-    if (id && revive(s, h, &why)) {
+    s->held = held;
+    bool revived = id && revive(s, h, &why);
+    s->held = NULL;
+    if (revived) {
         session_inherit(s, held);
         session_job_push(s, session_job_internal(s, JOB_SYNC), false);
         session_pump(s);

@@ -17,6 +17,8 @@ void cp_sessions_close(cp_services *s);
 void cp_sessions_held(cp_services *s, const cp_held *h);
 /* Whether one of these has been at this execution: then cp_sessions_open goes on with it. */
 bool cp_session_inherits(cp_services *s, const char *exec_id);
+/* False: descriptors were lacking to take all that the shells have kept. */
+bool cp_sessions_held_whole(const cp_services *s);
 
 /* Creates one; done(arg, err NULL or failure, id) on the loop, asynchronously, when its shell is ready. A live id:
  * -1 SESSION_ALREADY_EXISTS; a dead one is replaced. LIMIT_EXCEEDED over the limit. */

@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -65,52 +66,94 @@ void session_deposit_close(struct session_deposit *d) {
     for (int i = 0; i < SESSION_DEPOSIT_FDS; i++) cp_close(&d->fds[i]);
 }
 
-/* The message at the front; with MSG_PEEK it stays there. One of another version counts as none. */
-static bool take(int depot, int flags, struct session_deposit *d) {
+/* The message at the front, which stays there. One of another version counts as none, and so does one whose
+ * descriptors do not all find room: errno is EMFILE then. */
+static bool take(int depot, struct session_deposit *d) {
     union control c;
     struct message m;
     int fds[SESSION_DEPOSIT_FDS];
     size_t have = 0, at = 0;
     struct iovec v = {&m, sizeof m};
     struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = c.space, .msg_controllen = sizeof c.space};
-    ssize_t n = depot < 0 ? -1 : recvmsg(depot, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
+    ssize_t n = depot < 0 ? -1 : recvmsg(depot, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
     struct cmsghdr *rights = n >= 0 ? CMSG_FIRSTHDR(&h) : NULL;
     if (rights && rights->cmsg_type == SCM_RIGHTS) {
         have = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         memcpy(fds, CMSG_DATA(rights), have * sizeof(int));
     }
-    bool good = n == (ssize_t)sizeof m && m.version == VERSION && memchr(m.d.id, 0, sizeof m.d.id);
+    bool cut = n >= 0 && (h.msg_flags & MSG_CTRUNC);
+    bool good = !cut && n == (ssize_t)sizeof m && m.version == VERSION && memchr(m.d.id, 0, sizeof m.d.id);
     if (good) *d = m.d;
     for (int i = 0; good && i < SESSION_DEPOSIT_FDS; i++) d->fds[i] = (m.mask >> i & 1) && at < have ? fds[at++] : -1;
     while (at < have) cp_close(&fds[at++]);
+    errno = cut ? EMFILE : 0;
     return good;
 }
 
+/* The message at the front without its descriptors: that needs none. */
+static bool look(int depot, struct session_deposit *d) {
+    struct message m;
+    ssize_t n = depot < 0 ? -1 : recv(depot, &m, sizeof m, MSG_DONTWAIT | MSG_PEEK);
+    if (n != (ssize_t)sizeof m || m.version != VERSION) return false;
+    *d = m.d;
+    return true;
+}
+
+static void discard(int depot) {
+    struct message m;
+    (void)!recv(depot, &m, sizeof m, MSG_DONTWAIT);
+}
+
+/* From the front to the back, without some of its descriptors; it is there before it leaves the front. */
+static bool move_on(int depot, unsigned without) {
+    struct session_deposit d;
+    if (!take(depot, &d)) return false;
+    for (int k = 0; k < SESSION_DEPOSIT_FDS; k++)
+        if (without >> k & 1) cp_close(&d.fds[k]);
+    bool kept = session_depot_put(depot, &d);
+    session_deposit_close(&d);
+    if (kept) discard(depot);
+    return kept;
+}
+
 bool session_depot_drop(int depot, const struct session_deposit *which) {
-    for (int i = 0; i < SESSION_DEPOT_MAX; i++) {
-        struct session_deposit d, front;
-        if (!take(depot, MSG_PEEK, &d)) return false;
-        bool hit = d.seq == which->seq && (d.status < 0) == (which->status < 0);
-        bool kept = hit || session_depot_put(depot, &d); /* to the back, before it leaves the front */
-        session_deposit_close(&d);
-        if (!kept || !take(depot, 0, &front)) return false;
-        session_deposit_close(&front);
-        if (hit) return true;
+    struct session_deposit d;
+    for (int i = 0; i < SESSION_DEPOT_MAX && look(depot, &d); i++) {
+        if (d.seq == which->seq && (d.status < 0) == (which->status < 0)) {
+            discard(depot);
+            return true;
+        }
+        if (!move_on(depot, 0)) return false;
     }
     return false;
 }
 
+bool session_depot_release(int depot, uint64_t seq, unsigned which) {
+    struct session_deposit d;
+    for (int i = 0; i < SESSION_DEPOT_MAX && look(depot, &d); i++) {
+        bool hit = d.seq == seq && d.status < 0;
+        if (!move_on(depot, hit ? which : 0)) return false;
+        if (hit) break;
+    }
+    return true;
+}
+
 size_t session_depot_list(int depot, struct session_deposit out[SESSION_DEPOT_MAX]) {
     size_t n = 0;
-    struct session_deposit d;
-    while (n < SESSION_DEPOT_MAX && take(depot, MSG_PEEK, &out[n])) {
+    int lack = 0;
+    while (n < SESSION_DEPOT_MAX) {
+        if (!take(depot, &out[n])) {
+            lack = errno;
+            break;
+        }
         bool again = n && out[n].seq == out[0].seq && out[n].status == out[0].status;
         if (again || !session_depot_put(depot, &out[n])) {
             session_deposit_close(&out[n]);
             break;
         }
         n++;
-        if (take(depot, 0, &d)) session_deposit_close(&d);
+        discard(depot);
     }
+    errno = lack;
     return n;
 }

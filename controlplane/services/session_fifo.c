@@ -75,12 +75,19 @@ static bool is_read(int fd) {
     return found;
 }
 
+/* The input of a command that is gone on with: it has its writer, or has met its end. */
+static bool is_fed(const struct cp_session *s, const char *name, uint64_t pair) {
+    for (size_t i = 0; name[0] == 'i' && s->held && i < s->held->n; i++)
+        if (s->held->v[i].pair == pair && s->held->v[i].status < 0) return true;
+    return false;
+}
+
 static void take_over_fifo(struct cp_session *s, const char *name) {
     uint64_t n;
     bool output = name[0] == 'o' || name[0] == 'e';
     if (!strchr("oeig", name[0]) || !cp_str_u64(cp_str_of(name + 1), UINT32_MAX - 1, &n)) return;
     if (n >= s->pair_next) s->pair_next = (unsigned)n + 1; /* what comes must not meet what goes on */
-    if (!output && s->nstale == CP_COUNT(s->stale)) return;
+    if (is_fed(s, name, n) || (!output && s->nstale == CP_COUNT(s->stale))) return;
     int fd = openat(s->dir, name, (output ? O_RDONLY : O_RDWR) | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return;
     if (!output) s->stale[s->nstale++] = fd;

@@ -33,6 +33,7 @@ struct session_pair {
 
 /* A foreground command that the next server can go on with (session_depot.c). */
 enum { SESSION_DEPOSIT_FDS = 6, SESSION_DEPOT_MAX = 8, SESSION_DEPOSIT_ID = 132 };
+enum { SESSION_IN_READ = 1 << 4, SESSION_IN_KEEP = 1 << 5 }; /* by their place */
 struct session_deposit {
     uint64_t seq, begin_ticks;
     int32_t last_pid, status; /* status: as reported; -1: it is at work */
@@ -73,6 +74,7 @@ struct session_job {
     int read_end[2];       /* until attached */
     int keep[2];           /* write ends of ours: without them a reader would see the end before the shell has opened */
     int in_read, in_keep;  /* likewise for stdin; in_keep until the shell has opened it */
+    unsigned to_release;   /* of these, what the depot still has for want of descriptors to take it out */
     int go;                /* background: write end of the FIFO that it waits on */
     cp_exec_child kid;     /* background */
     bool booked;           /* the keeper's client knows `kid`: it must stay */
@@ -107,10 +109,11 @@ struct cp_session {
     /* the shell */
     session_shell_state shell;
     cp_child child;
-    uint64_t mark;   /* the spawn in the marks of all its shells, one after the other; 0: they have none */
-    int script;      /* write end of its program */
-    int depot;       /* -1: none could be made */
-    char *shell_cwd; /* where this one is started */
+    uint64_t mark; /* the spawn in the marks of all its shells, one after the other; 0: they have none */
+    int script;    /* write end of its program */
+    int depot;     /* -1: none could be made */
+    const struct session_held *held; /* while it is taken over */
+    char *shell_cwd;                 /* where this one is started */
     unsigned cwd_try;
     cp_io status_io;
     cp_buf inbox;
@@ -165,6 +168,7 @@ struct cp_sessions {
     gid_t gid;
     char *user;
     struct session_held *held;
+    bool held_cut; /* there was no room for all of what they hold */
 };
 
 /* session.c */
@@ -195,7 +199,10 @@ int session_depot_open(void);                                       /* fd or -1 
 bool session_depot_put(int depot, const struct session_deposit *d); /* copies its descriptors */
 /* Takes out the one with this seq: of a command at work, or of its end. */
 bool session_depot_drop(int depot, const struct session_deposit *which);
-/* What is in it, oldest first; it stays there. The caller owns the descriptors. */
+/* Lets go of some descriptors (1 << place) of a command at work; false: not for now. */
+bool session_depot_release(int depot, uint64_t seq, unsigned which);
+/* What is in it, oldest first; it stays there. The caller owns the descriptors. errno is EMFILE when there may be more
+ * that could not be taken for want of them, else 0. */
 size_t session_depot_list(int depot, struct session_deposit out[SESSION_DEPOT_MAX]);
 void session_deposit_close(struct session_deposit *d);
 
@@ -227,7 +234,8 @@ struct session_job *session_job_internal(struct cp_session *s, session_job_kind 
 void session_job_push(struct cp_session *s, struct session_job *j, bool front);
 void session_turn_over(struct cp_session *s);
 void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d);
-void session_unanswered(struct cp_session *s); /* what a former server began will not be reported */
-void session_no_pid(struct cp_session *s);     /* the background command at turn will not report its pid */
+void session_release(struct session_job *j, unsigned which); /* of the command at turn, from the depot */
+void session_unanswered(struct cp_session *s);               /* what a former server began will not be reported */
+void session_no_pid(struct cp_session *s); /* the background command at turn will not report its pid */
 /* From a snapshot, what belongs to the command at turn. */
 void session_collect_owned(struct session_job *j, cp_tree *all, cp_tree *out);

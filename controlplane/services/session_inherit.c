@@ -75,6 +75,8 @@ void session_inherit(struct cp_session *s, struct session_held *held) {
     }
 }
 
+bool cp_sessions_held_whole(const cp_services *svc) { return !svc->sessions || !svc->sessions->held_cut; }
+
 bool cp_session_inherits(cp_services *svc, const char *exec_id) {
     struct session_held *held = svc->sessions ? svc->sessions->held : NULL;
     for (; held; held = held->next)

@@ -359,6 +359,12 @@ static void background_pid(struct cp_session *s, struct session_job *j, pid_t pi
     j->booked = true;
 }
 
+void session_release(struct session_job *j, unsigned which) {
+    if (!j->deposited) return;
+    j->to_release |= which;
+    if (session_depot_release(j->s->depot, j->seq, j->to_release)) j->to_release = 0;
+}
+
 static void done(struct cp_session *s, struct session_job *j, int status) {
     switch (j->kind) {
     case JOB_FOREGROUND: foreground_done(s, j, status); return;
@@ -388,6 +394,7 @@ void session_report(struct cp_session *s, const cp_report *r) {
         return;
     case 'i':
         cp_close(&j->in_read);
+        session_release(j, SESSION_IN_READ); /* the next server will not hear of it */
         if (j->exec && j->kind == JOB_FOREGROUND && j->in_keep >= 0)
             cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
         return;
@@ -514,7 +521,13 @@ static void release(cp_exec *e) {
     else job_unref(j);
 }
 
-static const cp_exec_backend backend = {.name = "session", .collect = collect, .unwedge = unwedge, .release = release};
+static void stdin_ends(cp_exec *e) {
+    struct session_job *j = cp_exec_backend_data(e);
+    if (j && j->s) session_release(j, SESSION_IN_READ | SESSION_IN_KEEP);
+}
+
+static const cp_exec_backend backend = {
+    .name = "session", .collect = collect, .unwedge = unwedge, .stdin_ends = stdin_ends, .release = release};
 
 /* ---- begun by a former server ---- */
 
@@ -539,6 +552,8 @@ void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposi
     e->mark = mark_of(j);
     cp_exec_attach_output(e, cp_take_fd(&d->fds[0]), cp_take_fd(&d->fds[1]));
     cp_exec_started(e, s->child.pid, s->child.start_time);
+    e->impl->in_open = j->in_keep >= 0; /* what was queued is lost; its end is the client's to give */
+    if (j->in_keep >= 0 && j->in_read < 0) cp_exec_attach_stdin(e, cp_take_fd(&j->in_keep));
     session_watch_turn(s);
 }
 

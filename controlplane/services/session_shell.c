@@ -334,6 +334,7 @@ static void poll_turn(cp_timer *t) {
     struct session_job *j = s->current;
     if (!j || s->shell != SHELL_READY) return;
     cp_timer_start(s->svc->loop, t, CP_SESSION_POLL_MS, poll_turn);
+    if (j->to_release) session_release(j, 0);
     if (j->answered) {
         if (cp_now_ms() - j->answered_ms >= CP_SESSION_PID_MS) session_no_pid(s);
     } else if (!swallowed(s)) {

@@ -157,6 +157,35 @@ static void a_command_with_an_id_is_gone_on_with(void **state) {
     expect("s", "echo $v", 0, "5\n", "");
 }
 
+/* Its end is the client's to give, to whichever server there is. */
+static void open_stdin_goes_on(void **state) {
+    (void)state;
+    struct run r;
+    cp_err err = {0};
+    fx.s.registry = cp_registry_open(fx.loop, fx.dir, &err);
+    assert_non_null(fx.s.registry);
+    cp_exec_spec s = in_session("s", "read x; echo \"<$x>\"; cat; cat; (exit 3)");
+    s.exec_id = CP_STR("fed");
+    s.stdin_open = true;
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\n"), false, NULL), 0);
+    fx_until(cp_output_total(r.e->out[0]) == 6);
+    run_free(&r);
+    restart("s");
+    r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    r.e = cp_exec_find(&fx.s, CP_STR("fed"));
+    assert_non_null(r.e);
+    cp_exec_ref(r.e);
+    cp_exec_watch_add(r.e, &r.w);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL), 0);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0);
+    assert_string_equal(out, "<one>\ntwo");
+    assert_int_equal(r.e->exit_code, 3);
+    run_free(&r);
+}
+
 static void what_cannot_be_revived_is_let_go(void **state) {
     (void)state;
     expect("s", "v=1", 0, "", "");
@@ -185,6 +214,7 @@ int main(void) {
         FX_TEST(a_restart_leaves_no_descriptor),
         FX_TEST(a_shell_behind_its_server_is_not_left_waiting),
         FX_TEST(a_command_with_an_id_is_gone_on_with),
+        FX_TEST(open_stdin_goes_on),
         FX_TEST(what_cannot_be_revived_is_let_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

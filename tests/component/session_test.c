@@ -213,6 +213,13 @@ static void stdin_of_a_command(void **state) {
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "<one>\ntwo");
     run_free(&r);
+    s.exec_id = CP_STR("kept"); /* the depot has its input, too */
+    s.stdin_open = false;
+    s.stdin_data = CP_STR("1\n2");
+    run_expect(&s, 0, "<1>\n2", "");
+    s.exec_id = (cp_str){0};
+    s.stdin_data = (cp_str){0};
+    s.stdin_open = true;
     s.kind = CP_EXEC_PROCESS;
     run_begin(&r, &s);
     fx_until(r.starts);

@@ -12,6 +12,16 @@ describe('execute', () => {
   before(async () => { s = await start(); });
   after(() => s.stop());
 
+  test('stdin meets its end in every way to run a command', async () => {
+    for (const sessionId of [OFF, 'stdin'])
+      for (const executionId of [undefined, 'stdin-' + sessionId])
+        for (const path of ['/api/execute', '/api/process/start']) {
+          const id = executionId && executionId + path.length, r = await post(s, path, { command: 'cat; cat', sessionId, stdin: 'in\nout', executionId: id });
+          if (path === '/api/execute') assert.deepEqual([r.body.stdout, r.body.exitCode], ['in\nout', 0]);
+          else assert.equal((await get(s, `/api/process/${r.body.processId}/wait?timeoutMs=30000`)).body.process?.exitCode, 0);
+        }
+  });
+
   test('argv form: no shell touches the arguments', async () => {
     const r = await post(s, '/api/execute', { args: ['printf', '%s|', '$HOME', 'a b', '*', ''] });
     assert.deepEqual([r.body.exitCode, r.body.stdout], [0, '$HOME|a b|*||']);
