@@ -125,8 +125,12 @@ static void cut(cp_output *o) {
     if (!o->gap) (void)!ftruncate(o->file, (off_t)o->stored);
 }
 
+static bool counts_in_file(const cp_output *o) { return o->in_file && !o->unlinked && o->opts.kind == CP_OUT_FILE; }
+
+bool cp_output_can_count(cp_output *o) { return !counts_in_file(o) || open_log(o) == 0 || !cp_no_fd(errno); }
+
 void cp_output_gap(cp_output *o) {
-    if (!o->in_file || o->unlinked || o->opts.kind != CP_OUT_FILE || !o->discarded) return;
+    if (!counts_in_file(o) || !o->discarded) return;
     if (open_log(o) < 0) return; /* the next one tells the whole number */
     if (o->gap) (void)grow(o);
     else cut(o);

@@ -65,10 +65,11 @@ struct cp_output {
     struct out_job job;
 };
 
-void cp_output_kick(cp_output *o);   /* continues to drain where that is possible now */
-void cp_output_grown(cp_output *o);  /* there is news for the cursors */
-void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
-void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and reading go on in a moment */
-void cp_output_gap(cp_output *o);    /* writes down, in the file, how much has been thrown away behind what is kept */
+void cp_output_kick(cp_output *o);      /* continues to drain where that is possible now */
+void cp_output_grown(cp_output *o);     /* there is news for the cursors */
+void cp_output_settle(cp_output *o);    /* ends the log when all is in; frees it when that was asked for */
+void cp_output_retry(cp_output *o);     /* no descriptor was free: draining and reading go on in a moment */
+bool cp_output_can_count(cp_output *o); /* false: no descriptor is free to write down what would be thrown away */
+void cp_output_gap(cp_output *o); /* writes down, in the file, how much has been thrown away behind what is kept */
 /* How many bytes may be taken from the pipe now: 0 when blocking cursors hold it back. */
 uint64_t cp_output_room(const cp_output *o);

@@ -113,6 +113,10 @@ static void later_fn(cp_deferred *d) { cp_output_kick(CP_CONTAINER(d, cp_output,
 static void again(cp_output *o) { cp_loop_defer(o->opts.loop, &o->more, later_fn); }
 
 static void throw_away(cp_output *o) {
+    if (!cp_output_can_count(o)) { /* what nobody counts would be lost; in the pipe it is not */
+        cp_output_retry(o);
+        return;
+    }
     widen(o);
     size_t max = allowance(o, CP_OUT_JOB);
     ssize_t k = max ? discard(o->pipe, max) : -1;

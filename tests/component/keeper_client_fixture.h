@@ -5,6 +5,8 @@
 #include "component/keeper_fixture.h"
 #include "component/until.h"
 
+#include <sys/resource.h>
+
 #include "base/fd.h"
 #include "keeper/client.h"
 
@@ -62,6 +64,10 @@ static inline int setup(void **state) {
     assert_int_equal(hello.port, 0);
     assert_int_equal(hello.keeper_pid, t.pid);
     cp_buf_free(&hello.config);
+    struct rlimit nofile; /* as a server does: each request that waits has descriptors */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &nofile), 0);
+    nofile.rlim_cur = nofile.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &nofile), 0);
     return 0;
 }
 

@@ -426,6 +426,37 @@ static void cut_log_survives_its_server(void **state) {
     }
 }
 
+/* What is thrown away is written down: as long as no descriptor is free for that, it stays in the pipe. */
+static void nothing_is_thrown_away_uncounted(void **state) {
+    (void)state;
+    enum { KEPT = 5000 };
+    struct rlimit all;
+    int w, rw[2], taken[64], n = 0;
+    cp_err err;
+    cp_output *o = open_kind(CP_OUT_FILE, KEPT, true, &w);
+    feed(w, 0, 100000);
+    until(cp_output_total(o) == 100000);
+    cp_output_free(o);
+    close(w);
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, KEPT, true};
+    o = cp_output_reopen(&opts, 0, &err);
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, all.rlim_max}), 0);
+    while (n < 64 && (taken[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) n++;
+    assert_true(n > 0 && n < 64);
+    assert_int_equal(cp_nonblock(rw[1]), 0);
+    feed_once(rw[1], 100000, 3000);
+    for (int i = 0; i < 20; i++) cp_loop_once(t.loop, 0);
+    assert_int_equal(cp_output_total(o), 100000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    while (n) close(taken[--n]);
+    until(cp_output_total(o) == 103000);
+    cp_output_free(o);
+    close(rw[1]);
+}
+
 /* The lowest free number is out of bounds. */
 static void no_more_fds(const struct rlimit *had) {
     int lowest = dup(0);
@@ -508,6 +539,7 @@ int main(void) {
         T(reopened_log_goes_on),
         T(full_disk),
         T(cut_log_survives_its_server),
+        T(nothing_is_thrown_away_uncounted),
         T(no_descriptor_is_waited_for),
         T(freed_while_a_job_runs),
         T(may_be_freed_at_its_end),

@@ -53,6 +53,7 @@ typedef struct pump {
     cp_timer timer;
     cp_deferred reap;
     void (*done)(struct pump *p, CURL *easy, CURLcode rc);
+    struct pump_watch *watches;
 } pump;
 
 int pump_init(pump *p, cp_loop *loop, void (*done)(pump *, CURL *, CURLcode), conflux_error *err);

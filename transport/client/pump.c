@@ -5,10 +5,19 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-typedef struct watch {
+typedef struct pump_watch {
     cp_io io;
     pump *p;
+    struct pump_watch *prev, *next;
 } watch;
+
+static void watch_free(watch *w) {
+    cp_io_del(w->p->loop, &w->io);
+    if (w->prev) w->prev->next = w->next;
+    else w->p->watches = w->next;
+    if (w->next) w->next->prev = w->prev;
+    free(w);
+}
 
 static void reap(cp_deferred *d) {
     pump *p = CP_CONTAINER(d, pump, reap);
@@ -53,9 +62,8 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void 
     (void)easy;
     if (what == CURL_POLL_REMOVE) {
         if (!w) return 0;
-        cp_io_del(p->loop, &w->io);
+        watch_free(w);
         curl_multi_assign(p->multi, fd, NULL);
-        free(w);
         return 0;
     }
     uint32_t events = (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0);
@@ -66,6 +74,9 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void 
         free(w);
         return -1; /* the transfer fails */
     }
+    w->next = p->watches;
+    if (w->next) w->next->prev = w;
+    p->watches = w;
     curl_multi_assign(p->multi, fd, w);
     return 0;
 }
@@ -83,7 +94,8 @@ int pump_init(pump *p, cp_loop *loop, void (*done)(pump *, CURL *, CURLcode), co
 void pump_fini(pump *p) {
     CURLM *multi = cp_take(p->multi);
     if (!multi) return;
-    curl_multi_cleanup(multi); /* takes the watches of idle connections away by the callback */
+    curl_multi_cleanup(multi);
+    while (p->watches) watch_free(p->watches); /* libcurl 8.14 does not tell of the connections that it closes then */
     cp_timer_stop(p->loop, &p->timer);
     cp_loop_undefer(p->loop, &p->reap);
 }
