@@ -9,7 +9,21 @@
 
 static char state_dir[64];
 
-static void server_starts(void) { fx.svc.uploads = cp_uploads_open(&fx.svc); }
+static bool swept;
+static void nothing(cp_work *w) { (void)w; }
+static void passed(cp_work *w) {
+    (void)w;
+    swept = true;
+}
+
+/* Its one worker has swept when this returns: no test changes the limits under it. */
+static void server_starts(void) {
+    cp_work barrier;
+    fx.svc.uploads = cp_uploads_open(&fx.svc);
+    swept = false;
+    cp_workers_submit(fx.svc.workers, &barrier, nothing, passed);
+    while (!swept) assert_true(cp_loop_once(fx.svc.loop, 1000) >= 0);
+}
 
 static void server_ends(void) {
     cp_uploads_close(fx.svc.uploads);
