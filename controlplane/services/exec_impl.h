@@ -17,8 +17,8 @@ typedef struct cp_exec_backend {
     /* The execution is to end at once but its own processes were killed in vain or there are none: a shell that is busy
      * itself. NULL where it cannot happen. */
     void (*unwedge)(cp_exec *e);
-    /* The last of its stdin has been written: whoever else holds the write end lets go of it, or the command never meets
-     * the end of its input. NULL: nobody does, but for the keeper. */
+    /* The last of its stdin has been written: whoever else holds the write end lets go of it, or the command never
+     * meets the end of its input. NULL: nobody does, but for the keeper. */
     void (*stdin_ends)(cp_exec *e);
     /* The execution has ended, its watchers know, and its end is recorded: release what the backend holds. Once. Where
      * the end was forced (a process that cannot be killed), this comes although cp_exec_exited was never called, unless

@@ -66,7 +66,8 @@ static void put_pax(cp_buf *out, const cp_buf *records) {
     put_octal(block + SIZE, 12, records->n);
     put_octal(block + MTIME, 12, 0);
     block[TYPE] = 'x';
-    memcpy(block + MAGIC, "ustar\00000", 8);
+    put_text(block + MAGIC, "ustar"); /* and a NUL, which is there */
+    put_text(block + MAGIC + 6, "00");
     put_checksum(block);
     cp_buf_add(out, block, sizeof block);
     cp_buf_add(out, records->p, records->n);
@@ -85,7 +86,8 @@ void cp_tar_put(cp_buf *out, const cp_tar_entry *e) {
     if (!put_octal(block + SIZE, 12, e->size)) pax_number(&pax, "size", (int64_t)e->size);
     if (e->mtime < 0 || !put_octal(block + MTIME, 12, (uint64_t)e->mtime)) pax_number(&pax, "mtime", e->mtime);
     block[TYPE] = e->type;
-    memcpy(block + MAGIC, "ustar\00000", 8);
+    put_text(block + MAGIC, "ustar"); /* and a NUL, which is there */
+    put_text(block + MAGIC + 6, "00");
     put_checksum(block);
     if (pax.n) put_pax(out, &pax);
     cp_buf_add(out, block, sizeof block);
