@@ -138,17 +138,20 @@ static void a_kill_in_vain_keeps_the_status(void **state) {
     fx.config.drain_window = 3600000;
     run_begin(&r, &s);
     fx_until(sleeps("1234.8"));
+    snprintf(path, sizeof path, "%s/stray", fx.workspace);
+    int fd = open(path, O_RDONLY);
+    assert_true(read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    pid_t pid = (pid_t)strtol(text, NULL, 10);
+    cp_proc stray;
+    fx_until(cp_proc_read(pid, &stray) && stray.ppid == fx.keeper_pid); /* setsid has left it alone */
     assert_int_equal(cp_exec_kill(r.e, SIGKILL, 0, CP_OUTCOME_signal, NULL, NULL, &err), 0);
     run_wait(&r);
     assert_int_equal(r.e->outcome, CP_OUTCOME_signal);
     assert_int_equal(r.e->signal, SIGKILL);
     fx_until(r.e->impl->released && r.e->impl->acked);
     run_free(&r);
-    snprintf(path, sizeof path, "%s/stray", fx.workspace);
-    int fd = open(path, O_RDONLY);
-    assert_true(read(fd, text, sizeof text - 1) > 0);
-    close(fd);
-    assert_int_equal(kill((pid_t)strtol(text, NULL, 10), SIGKILL), 0);
+    assert_int_equal(kill(pid, SIGKILL), 0);
 }
 
 /* B039. */
