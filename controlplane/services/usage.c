@@ -119,26 +119,16 @@ static void set_memory(cp_usage *u, uint64_t used, uint64_t droppable, uint64_t 
     u->memory_limit = limit < u->memory_total || !u->memory_total ? limit : 0; /* version 1 says "none" by a number */
 }
 
-static bool memory_v2(const place *at, cp_usage *u) {
-    cp_autofree char *current = group_file(at, "", "", "memory.current");
-    cp_autofree char *max = group_file(at, "", "", "memory.max");
-    cp_autofree char *stat = group_file(at, "", "", "memory.stat");
+/* What a version of cgroups calls it. */
+static bool memory_of(const place *at, bool v1, cp_usage *u) {
+    const char *dir = v1 ? "/memory" : "", *name = v1 ? "memory" : "";
+    cp_autofree char *current = group_file(at, dir, name, v1 ? "memory.usage_in_bytes" : "memory.current");
+    cp_autofree char *max = group_file(at, dir, name, v1 ? "memory.limit_in_bytes" : "memory.max");
+    cp_autofree char *stat = group_file(at, dir, name, "memory.stat");
     uint64_t used, limit = 0, droppable = 0;
     if (!number(current, "", &used)) return false;
     (void)number(max, "", &limit);
-    (void)number(stat, "inactive_file", &droppable);
-    set_memory(u, used, droppable, limit);
-    return true;
-}
-
-static bool memory_v1(const place *at, cp_usage *u) {
-    cp_autofree char *current = group_file(at, "/memory", "memory", "memory.usage_in_bytes");
-    cp_autofree char *max = group_file(at, "/memory", "memory", "memory.limit_in_bytes");
-    cp_autofree char *stat = group_file(at, "/memory", "memory", "memory.stat");
-    uint64_t used, limit = 0, droppable = 0;
-    if (!number(current, "", &used)) return false;
-    (void)number(max, "", &limit);
-    (void)number(stat, "total_inactive_file", &droppable);
+    (void)number(stat, v1 ? "total_inactive_file" : "inactive_file", &droppable);
     set_memory(u, used, droppable, limit);
     return true;
 }
@@ -170,8 +160,8 @@ void cp_usage_read(const char *root, const char *disk, cp_usage *u) {
     if (cpu_v2(&at, u)) u->cpu_source = CP_USAGE_CGROUP2;
     else if (cpu_v1(&at, u)) u->cpu_source = CP_USAGE_CGROUP1;
     else cpu_proc(&at, u);
-    if (memory_v2(&at, u)) u->memory_source = CP_USAGE_CGROUP2;
-    else if (memory_v1(&at, u)) u->memory_source = CP_USAGE_CGROUP1;
+    if (memory_of(&at, false, u)) u->memory_source = CP_USAGE_CGROUP2;
+    else if (memory_of(&at, true, u)) u->memory_source = CP_USAGE_CGROUP1;
     else memory_proc(meminfo, u);
     read_disk(disk, u);
 }

@@ -26,6 +26,8 @@
 
 #include <cmocka.h>
 
+#include "component/disk.h"
+
 enum { PATIENCE_MS = 60000 };
 
 static inline uint64_t now_ms(void) {
@@ -52,15 +54,6 @@ typedef struct server {
     char dir[64], url[64];
 } server;
 
-static inline void remove_tree(const char *dir) {
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("rm", "rm", "-rf", dir, (char *)NULL);
-        _exit(127);
-    }
-    waitpid(pid, NULL, 0);
-}
-
 static inline void server_exec(const server *s, int out, char *const extra[]) {
     const char *bin = getenv("CONFLUX_BIN");
     char state[96], work[96];
@@ -81,8 +74,7 @@ static inline void server_start(server *s, char *const extra[]) {
     char text[4096];
     size_t n = 0;
     *s = (server){0};
-    strcpy(s->dir, "/tmp/conflux-client-XXXXXX");
-    assert_non_null(mkdtemp(s->dir));
+    temp_dir_new(s->dir, "conflux-client");
     assert_int_equal(pipe2(rw, O_CLOEXEC), 0);
     s->pid = fork();
     if (s->pid == 0) server_exec(s, rw[1], extra);
@@ -103,7 +95,22 @@ static inline void server_start(server *s, char *const extra[]) {
 static inline void server_stop(server *s) {
     kill(s->pid, SIGTERM);
     waitpid(s->pid, NULL, 0);
-    remove_tree(s->dir);
+    assert_int_equal(temp_dir_remove(s->dir), 0);
+}
+
+/* The one of a test program, from its group's setup to its teardown. */
+static server srv;
+
+static inline int srv_start(void **state) {
+    (void)state;
+    server_start(&srv, NULL);
+    return 0;
+}
+
+static inline int srv_stop(void **state) {
+    (void)state;
+    server_stop(&srv);
+    return 0;
 }
 
 static inline pid_t server_child(const server *s) {

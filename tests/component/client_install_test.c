@@ -1,7 +1,6 @@
 /* What is shipped: the examples run, and each program and library shows and links only what it should. */
 #include "component/client_fixture.h"
 
-static server srv;
 static char build[256];
 
 /* Standard output of a shell command; its exit status must be 0. */
@@ -75,18 +74,10 @@ static void t_server_links_no_curl(void **state) {
 }
 
 static int start(void **state) {
-    (void)state;
     const char *bin = getenv("CONFLUX_BIN");
     snprintf(build, sizeof build, "%s", bin ? bin : "./conflux");
     *strrchr(build, '/') = '\0';
-    server_start(&srv, NULL);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    server_stop(&srv);
-    return 0;
+    return srv_start(state);
 }
 
 int main(void) {
@@ -97,5 +88,5 @@ int main(void) {
         cmocka_unit_test(t_names),
         cmocka_unit_test(t_server_links_no_curl),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, srv_stop);
 }

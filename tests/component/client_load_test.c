@@ -3,8 +3,6 @@
 
 enum { THREADS = 8, EACH = 125, ALL = THREADS * EACH };
 
-static server srv;
-
 typedef struct tally {
     atomic_int ok, failed;
 } tally;
@@ -168,22 +166,10 @@ static void t_sharers(void **state) {
     assert_int_equal(atomic_load(&t.ok), THREADS * 20);
 }
 
-static int start(void **state) {
-    (void)state;
-    server_start(&srv, NULL);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    server_stop(&srv);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(t_websocket), cmocka_unit_test(t_websocket_pool), cmocka_unit_test(t_http),
         cmocka_unit_test(t_mixed),     cmocka_unit_test(t_sharers),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, srv_start, srv_stop);
 }

@@ -1,8 +1,6 @@
 /* The client library when things go wrong: refusals, silence, lost connections. */
 #include "component/client_fixture.h"
 
-static server srv;
-
 static const conflux_mode modes[] = {CONFLUX_WEBSOCKET, CONFLUX_HTTP, CONFLUX_AUTO};
 
 /* ---- refusals ---- */
@@ -492,18 +490,6 @@ static void t_sharer_leaves(void **state) {
     conflux_client_free(b);
 }
 
-static int start(void **state) {
-    (void)state;
-    server_start(&srv, NULL);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    server_stop(&srv);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(t_wrong_token),
@@ -524,5 +510,5 @@ int main(void) {
         cmocka_unit_test(t_disconnect_ends_calls),
         cmocka_unit_test(t_sharer_leaves),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, srv_start, srv_stop);
 }

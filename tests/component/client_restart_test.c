@@ -1,8 +1,6 @@
 /* The client library and a server that is killed: what is lost is said, what has an id is found again. */
 #include "component/client_fixture.h"
 
-static server srv;
-
 static const conflux_mode modes[] = {CONFLUX_WEBSOCKET, CONFLUX_HTTP, CONFLUX_AUTO};
 
 /* Over HTTP on a connection that has been used before: libcurl would send it again by itself. */
@@ -87,6 +85,7 @@ static void t_stream_resumes(void **state) {
         conflux_error err;
         conflux_event ev;
         char all[8192] = "", want[8192] = "", id[32], body[400];
+        size_t n = 0;
         int rc, gate = GATE;
         snprintf(id, sizeof id, "gated-%zu-", i);
         gated_command(body, sizeof body, in_dir(&srv, id));
@@ -103,23 +102,11 @@ static void t_stream_resumes(void **state) {
             assert_int_equal(conflux_stream_resume(s, &err), 0);
         }
         assert_int_equal(gate, LINES + GATE);
-        for (int k = 1; k <= LINES; k++) sprintf(want + strlen(want), "line %d\\n", k);
+        for (int k = 1; k <= LINES; k++) n += (size_t)snprintf(want + n, sizeof want - n, "line %d\\n", k);
         assert_string_equal(all, want);
         conflux_stream_free(s);
         conflux_client_free(c);
     }
-}
-
-static int start(void **state) {
-    (void)state;
-    server_start(&srv, NULL);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    server_stop(&srv);
-    return 0;
 }
 
 int main(void) {
@@ -127,5 +114,5 @@ int main(void) {
         cmocka_unit_test(t_killed_in_mid_call),
         cmocka_unit_test(t_stream_resumes),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, srv_start, srv_stop);
 }

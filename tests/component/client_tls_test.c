@@ -1,7 +1,6 @@
 /* https and wss: nginx in front of the real program, with authorities made for this test. */
 #include "component/client_fixture.h"
 
-static server srv;
 static pid_t nginx;
 static door good, elsewhere; /* to the proxy with a certificate for 127.0.0.1, and to the one for another host */
 static char good_path[96], elsewhere_path[96], ca[96], other_ca[96];
@@ -123,13 +122,13 @@ static void carries_much(conflux_client *c) {
     size_t got = 0;
     char *body = malloc(SIZE + 200), path[128];
     snprintf(path, sizeof path, "%s", in_dir(&srv, "much"));
-    size_t n = (size_t)sprintf(body, "{\"path\":\"%s\",\"content\":\"", path);
+    size_t n = (size_t)snprintf(body, 200, "{\"path\":\"%s\",\"content\":\"", path);
     memset(body + n, 'm', SIZE);
-    strcpy(body + n + SIZE, "\"}");
+    snprintf(body + n + SIZE, 3, "\"}");
     conflux_request write = {.path = "/api/write", .body = body};
     free(body_of(c, &write, 200));
     assert_int_equal(file_size(&srv, "much"), SIZE);
-    sprintf(body, "{\"command\":\"cat %s\"}", path);
+    snprintf(body, 200, "{\"command\":\"cat %s\"}", path);
     conflux_request rq = {.path = "/api/execute/stream", .body = body};
     conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
     int rc;
