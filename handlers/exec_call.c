@@ -109,8 +109,8 @@ static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
     return false;
 }
 
-static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_err *err) {
-    return cp_exec_stdin(((cp_call *)reply->handler)->exec, data, eof, err);
+static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
+    return cp_exec_stdin(((cp_call *)reply->handler)->exec, data, eof, ack, err);
 }
 
 /* ---- life ---- */

@@ -202,8 +202,8 @@ static void on_close(cp_source *base, cp_end why, bool kill) {
     free(s);
 }
 
-static int on_stdin(cp_source *base, cp_str data, bool eof, cp_err *err) {
-    return cp_exec_stdin(CP_CONTAINER(base, exec_source, base)->exec, data, eof, err);
+static int on_stdin(cp_source *base, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
+    return cp_exec_stdin(CP_CONTAINER(base, exec_source, base)->exec, data, eof, ack, err);
 }
 
 static void wake_stdout(cp_cursor *c) { cp_source_wake(&CP_CONTAINER(c, exec_source, cursor[0])->base); }

@@ -72,8 +72,8 @@ static void begun(cp_exec_watch *w, cp_exec *e) {
 /* Only if the end comes without a beginning having been told; begun has freed us otherwise. */
 static void ended(cp_exec_watch *w, cp_exec *e) { begun(w, e); }
 
-static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_err *err) {
-    return cp_exec_stdin(((start *)reply->handler)->exec, data, eof, err);
+static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
+    return cp_exec_stdin(((start *)reply->handler)->exec, data, eof, ack, err);
 }
 
 static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {

@@ -75,7 +75,7 @@ void cp_process_stdin(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_err err = {0};
     cp_exec *e = cp_process_find(ctx, req, reply);
     if (!e) return;
-    if (read_stdin(req->body, &decoded, &data, &eof, &err) < 0 || cp_exec_stdin(e, data, eof, &err) < 0) {
+    if (read_stdin(req->body, &decoded, &data, &eof, &err) < 0 || cp_exec_stdin(e, data, eof, NULL, &err) < 0) {
         cp_reply_error(reply, &err, NULL, (cp_str){0});
         return;
     }

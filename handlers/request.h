@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/loop.h"
+#include "services/stdin_ack.h"
 
 typedef enum {
     CP_GET,
@@ -115,9 +116,9 @@ typedef struct cp_source_ops {
     /* budget: about how many payload bytes the event may carry (≤ 64 KiB). */
     cp_pull (*pull)(cp_source *s, size_t budget, cp_event *ev);
     void (*close)(cp_source *s, cp_end why, bool kill);
-    /* Input for the child behind the stream ({"type":"stdin"}), then perhaps its end. NULL: takes none. 0 or -1 with
-     * err. */
-    int (*on_stdin)(cp_source *s, cp_str data, bool eof, cp_err *err);
+    /* Input for the child behind the stream ({"type":"stdin"}), then perhaps its end. NULL: takes none. 0: ack, unless
+     * it is NULL, will be given, perhaps has been. -1 with err: it never is. */
+    int (*on_stdin)(cp_source *s, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err);
 } cp_source_ops;
 static inline void cp_source_wake(cp_source *s) {
     if (s->wake) s->wake(s);
@@ -141,7 +142,7 @@ struct cp_reply {
      * the reply is gone. After CP_END_DISCONNECTED the reply is gone in either case. */
     bool (*on_cancel)(cp_reply *r, cp_end why, bool kill);
     /* As cp_source_ops.on_stdin, while the reply has not ended. Set by the handler; NULL: takes none. */
-    int (*on_stdin)(cp_reply *r, cp_str data, bool eof, cp_err *err);
+    int (*on_stdin)(cp_reply *r, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err);
     void *handler; /* the handler's */
 };
 static inline void cp_reply_send(cp_reply *r, cp_result *res) { r->ops->send(r, res); }     /* takes what res owns */

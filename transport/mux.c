@@ -39,6 +39,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     mux *m = cp_ws_data(ws);
     m->closing = true;
     mux_job_abandon(m);
+    mux_forget_acks(m, NULL);
     while (m->table.all) mux_lose(m, m->table.all);
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);

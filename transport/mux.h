@@ -8,6 +8,9 @@
  *   with status 499 and a CANCELLED error body, unless the handler says better.
  * - "window" and its credit count the UTF-8 bytes of the "data" strings. With nothing unacknowledged one event is
  * always sent, however small the window.
+ * - A "stdin" message with "ack": true is answered by {"type":"stdin","id",…,"bytes":N}, N being the bytes of its data,
+ *   when the command's pipe has taken them (or nobody will read them). A sender that bounds what is unacknowledged
+ * never meets LIMIT_EXCEEDED, however slowly the command reads.
  * - cancel, stdin and window name a request by the id it was sent with, string or number.
  * - An error with an id ends that request, unless it has "of": "stdin" or "window": then that message was refused, and
  *   the request goes on.
@@ -68,8 +71,9 @@ typedef struct mux {
     uint32_t answered, answered_then; /* replies of those; at the last look of `starved` */
     int64_t reply_size;               /* of those, on average */
     cp_timer starved;
-    bool full;    /* too many bytes are owed to the peer: nothing is read */
-    bool pulling; /* a source is writing into the outbox */
+    struct mux_ack *acks; /* receipts that the peer waits for */
+    bool full;            /* too many bytes are owed to the peer: nothing is read */
+    bool pulling;         /* a source is writing into the outbox */
     bool admitting;
     bool closing, draining;
 } mux;
@@ -116,6 +120,11 @@ void mux_admit(mux *m);            /* dispatches requests that waited */
 void mux_run_now(mux *m, pend *p); /* dispatches one that waits, out of turn: p may be gone afterwards */
 void mux_stops_running(mux *m, pend *p, size_t reply_size);
 
+/* ---- mux_stdin.c: input ---- */
+
+void mux_stdin(mux *m, const mux_msg *msg, cp_str id);
+void mux_forget_acks(mux *m, const pend *p); /* p NULL: all. When p ends, or the connection */
+
 /* ---- mux_reply.c: what goes to the peer ---- */
 
 extern const cp_reply_ops mux_reply_ops;
@@ -128,6 +137,7 @@ void mux_refuse(mux *m, cp_str id, const cp_err *err);
 /* A "stdin" or "window" message about request id was refused: the request itself goes on. */
 void mux_refuse_message(mux *m, cp_str id, const char *of, const cp_err *err);
 void mux_refuse_as(mux *m, cp_str id, const char *code, int status, const char *msg);
+void mux_put_taken(mux *m, cp_str id, size_t bytes); /* the receipt for a piece of input */
 void mux_put_hello(mux *m, cp_str id);
 /* Ends p with this result, of which it takes what it owns; p is gone afterwards or, when large, is being sent. */
 void mux_answer(mux *m, pend *p, cp_result *res);

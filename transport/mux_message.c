@@ -49,39 +49,6 @@ static void invalid(mux *m) {
     mux_refuse_as(m, (cp_str){0}, "INVALID_REQUEST", 400, "Message must be a valid WSRequest");
 }
 
-static int stdin_text(mux *m, const mux_msg *msg, cp_str *data, cp_err *err) {
-    static const char *const words[] = {"utf-8", "text", "utf8", "base64", NULL};
-    int encoding = 0;
-    if (cp_json_str(msg->root, "data", !yyjson_is_true(msg->eof), data, err) < 0) return -1;
-    if (cp_json_enum(msg->root, "encoding", words, &encoding, err) < 0) return -1;
-    if (encoding != 3) return 0;
-    cp_buf *b = &mux_shared_of(m->t)->text;
-    cp_buf_reset(b, 64 * 1024);
-    if (cp_base64_decode(b, *data) < 0) return cp_fail_field(err, "data", "data is not base64");
-    *data = cp_buf_str(b);
-    return 0;
-}
-
-static int feed_stdin(mux *m, const mux_msg *msg, cp_str id, cp_err *err) {
-    bool eof = false;
-    cp_str data = CP_STR("");
-    if (cp_json_bool(msg->root, "eof", &eof, err) < 0 || stdin_text(m, msg, &data, err) < 0) return -1;
-    pend *p = pend_find(&m->table, id);
-    if (p && p->state == PEND_WAITING) { /* its turn comes with its input: the client cannot know of turns */
-        mux_run_now(m, p);
-        p = pend_find(&m->table, id);
-    }
-    if (!p) return cp_fail(err, CP_E_NOT_FOUND, "No request with this id is in flight");
-    if (p->state == PEND_STREAMING && p->src->ops->on_stdin) return p->src->ops->on_stdin(p->src, data, eof, err);
-    if (p->state == PEND_RUNNING && p->reply.on_stdin) return p->reply.on_stdin(&p->reply, data, eof, err);
-    return cp_fail(err, CP_E_NOT_SUPPORTED, "This request takes no input");
-}
-
-static void on_stdin(mux *m, const mux_msg *msg, cp_str id) {
-    cp_err err = {0};
-    if (feed_stdin(m, msg, id, &err) < 0) mux_refuse_message(m, id, "stdin", &err);
-}
-
 /* cancel, stdin and window must name a request. */
 static bool names_request(const mux_msg *msg) { return yyjson_is_str(msg->id) || yyjson_is_num(msg->id); }
 
@@ -102,7 +69,7 @@ static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str te
     } else if (yyjson_equals_str(msg->type, "cancel")) {
         mux_cancel(m, id, yyjson_is_true(msg->kill));
     } else if (yyjson_equals_str(msg->type, "stdin")) {
-        on_stdin(m, msg, id);
+        mux_stdin(m, msg, id);
     } else if (yyjson_equals_str(msg->type, "window")) {
         mux_window(m, id, msg->bytes);
     } else {

@@ -126,6 +126,14 @@ void mux_put_err(mux *m, cp_str id, const cp_err *err) {
     mux_put_error(m, id, cp_code_name(err->code), cp_code_http(err->code), err->msg);
 }
 
+void mux_put_taken(mux *m, cp_str id, size_t bytes) {
+    cp_autobuf cp_buf b = {0};
+    cp_buf_addz(&b, "{\"type\":\"stdin\",\"id\":");
+    cp_buf_add(&b, id.p, id.n);
+    cp_buf_addf(&b, ",\"bytes\":%zu}", bytes);
+    put_text(m, &b);
+}
+
 void mux_put_hello(mux *m, cp_str id) {
     const cp_config *c = m->t->config;
     cp_autobuf cp_buf b = {0};
@@ -169,6 +177,7 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
         m->large_bytes -= p->body->buf.n - p->size;
         cp_outbox_body_release(p->body);
     }
+    mux_forget_acks(m, p);
     pend_unlink(&m->table, p);
     p->m = NULL;
     if (!orphan) free(p);

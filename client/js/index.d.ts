@@ -197,9 +197,10 @@ export interface Stream<T> extends AsyncIterableIterator<T> {
   readonly over: boolean;
 }
 export interface CommandStream extends Stream<ExecEvent> {
-  write(data: string | Bytes): void;
+  /** Resolves when the command has taken all but the last MiB or less; what is not awaited is held in memory. */
+  write(data: string | Bytes): Promise<void>;
   /** Ends the input, after `data`. */
-  close(data?: string | Bytes): void;
+  close(data?: string | Bytes): Promise<void>;
 }
 export interface LogPiece {
   stream: 'stdout' | 'stderr';

@@ -11,6 +11,7 @@
 #include "base/mark.h"
 #include "services/output.h"
 #include "services/services.h"
+#include "services/stdin_ack.h"
 
 typedef enum { CP_EXEC_BUFFERED, CP_EXEC_STREAM, CP_EXEC_PROCESS } cp_exec_kind;
 typedef enum {
@@ -124,8 +125,8 @@ size_t cp_exec_running(const cp_services *s);
 const char *cp_exec_status(const cp_exec *e);
 
 /* Sends data to the child's stdin and/or its end of input. Bytes are queued (bounded: 16 MiB, then LIMIT_EXCEEDED).
- * Ended or closed: RESOURCE_BUSY-like typed error. data is copied. */
-int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err);
+ * Ended or closed: RESOURCE_BUSY-like typed error. data is copied. ack may be NULL; given 0 it is taken. */
+int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err);
 
 /* Ends the whole tree: signal (default TERM), grace, KILL; answers when gone or after 2 s more. */
 typedef struct cp_kill_result {

@@ -43,9 +43,11 @@ struct cp_exec_impl {
     int in_fd;
     cp_io in_io;
     cp_buf in;
-    size_t in_off;        /* of what has been written */
-    bool in_open, in_eof; /* more may come; the end has been asked for */
-    bool in_closing;      /* the keeper is asked to close its copy */
+    size_t in_off;         /* of what has been written */
+    uint64_t in_fed;       /* bytes that were ever put into `in` */
+    cp_stdin_ack *in_acks; /* in order */
+    bool in_open, in_eof;  /* more may come; the end has been asked for */
+    bool in_closing;       /* the keeper is asked to close its copy */
 
     bool told_start, told_end; /* as events */
     uint64_t told_dropped[2];

@@ -1,11 +1,18 @@
 /* The child's standard input: a bounded queue in front of a non-blocking pipe. A child that closes it, or never reads
- * it, is no error: what nobody reads is dropped quietly, as a shell pipeline does. */
+ * it, is no error: what nobody reads is dropped quietly, as a shell pipeline does, and its receipts are given. */
 #include "base/fd.h"
 #include "services/exec_core.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+
+static void give_acks(struct cp_exec_impl *i, uint64_t upto) {
+    for (cp_stdin_ack *a; (a = i->in_acks) && a->upto <= upto;) {
+        i->in_acks = a->next;
+        a->taken(a);
+    }
+}
 
 static void close_pipe(cp_exec *e) {
     struct cp_exec_impl *i = e->impl;
@@ -14,6 +21,7 @@ static void close_pipe(cp_exec *e) {
     cp_buf_free(&i->in);
     i->in_off = 0;
     i->in_open = false;
+    give_acks(i, UINT64_MAX);
 }
 
 void cp_exec_stdin_stop(cp_exec *e) { close_pipe(e); }
@@ -52,6 +60,7 @@ static void pump(cp_exec *e) {
         cp_buf_consume(&i->in, i->in_off);
         i->in_off = 0;
     }
+    give_acks(i, i->in_fed - (i->in.n - i->in_off));
     if (i->in.n > i->in_off) {
         if (!i->in_io.slot && cp_io_add(e->svc->loop, &i->in_io, i->in_fd, EPOLLOUT, on_writable) < 0) finish(e);
     } else if (i->in_eof) {
@@ -75,7 +84,14 @@ void cp_exec_attach_stdin(cp_exec *e, int fd) {
     pump(e);
 }
 
-int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err) {
+static void add_ack(struct cp_exec_impl *i, cp_stdin_ack *ack) {
+    cp_stdin_ack **at = &i->in_acks;
+    while (*at) at = &(*at)->next;
+    *ack = (cp_stdin_ack){.upto = i->in_fed, .taken = ack->taken};
+    *at = ack;
+}
+
+int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
     struct cp_exec_impl *i = e->impl;
     if (i->has_exit || e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED)
         return cp_fail(err, CP_E_RESOURCE_BUSY, "the command has ended");
@@ -83,6 +99,8 @@ int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err) {
     if (i->in.n - i->in_off + data.n > CP_STDIN_QUEUE)
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu bytes of stdin wait to be read", i->in.n - i->in_off);
     cp_buf_add(&i->in, data.p, data.n);
+    i->in_fed += data.n;
+    if (ack) add_ack(i, ack);
     if (eof) i->in_eof = true;
     pump(e);
     return 0;

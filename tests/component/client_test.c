@@ -295,6 +295,34 @@ static void t_stdin(void **state) {
     free(data);
 }
 
+/* More than the server holds for a command (16 MiB), and a command that takes it late. */
+static void t_stdin_of_a_slow_reader(void **state) {
+    (void)state;
+    enum { SIZE = 24 << 20 };
+    conflux_client *c = client_of(srv.url, CONFLUX_WEBSOCKET);
+    conflux_error err;
+    conflux_event ev;
+    bool counted = false;
+    char *data = calloc(1, SIZE);
+    conflux_request rq = {.path = "/api/execute/stream", .body = "{\"command\":\"sleep 1; wc -c\",\"stdin\":\"open\"}"};
+    conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+    if (conflux_stream_stdin(s, data, SIZE, 1, &err) < 0) fail_msg("%s", err.message);
+    while (conflux_stream_next(s, &ev, &err) == 1) counted |= strstr(ev.data, "25165824\\n") != NULL;
+    assert_true(counted);
+    conflux_stream_free(s);
+
+    rq.body =
+        "{\"command\":\"exec <&-; sleep 1\",\"stdin\":\"open\"}"; /* nobody takes it: no reason to wait for ever */
+    s = conflux_fetch_stream(c, &rq, &err);
+    conflux_stream_stdin(s, data, SIZE, 1, &err);
+    int rc;
+    while ((rc = conflux_stream_next(s, &ev, &err)) == 1) continue;
+    assert_int_equal(rc, 0);
+    conflux_stream_free(s);
+    conflux_client_free(c);
+    free(data);
+}
+
 static void t_stdin_over_http(void **state) {
     (void)state;
     conflux_client *c = client_of(srv.url, CONFLUX_HTTP);
@@ -532,6 +560,7 @@ int main(void) {
         cmocka_unit_test(t_window),
         cmocka_unit_test(t_cancel),
         cmocka_unit_test(t_stdin),
+        cmocka_unit_test(t_stdin_of_a_slow_reader),
         cmocka_unit_test(t_stdin_over_http),
         cmocka_unit_test(t_batch),
         cmocka_unit_test(t_raw),

@@ -348,7 +348,7 @@ static void an_end_on_a_full_disk_is_told_once(void **state) {
     run_begin(&r, &s);
     fx_until(take(&one) == 1);
     disk_full(true);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("\n"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("\n"), true, NULL, NULL), 0);
     run_wait(&r);
     assert_int_equal(r.e->exit_code, 3);
     assert_int_equal(cp_registry_flush(fx.s.registry, NULL), -1);

@@ -224,7 +224,7 @@ static void a_timeout_counts_on(void **state) {
     run_free(&r);
     watch(&r, "early");
     assert_int_equal(r.e->timeout_ms, 3600000);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("on\n"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("on\n"), true, NULL, NULL), 0);
     run_wait(&r);
     expect_out(&r, "on\n");
     assert_int_equal(r.e->exit_code, 4);

@@ -1,7 +1,10 @@
 /* Executions without a session, on a real keeper. Bnnn: shared field cases. */
+#include "base/fd.h"
 #include "component/services_fixture.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #define ARGS(...) .args = (const cp_str[]){__VA_ARGS__}, .nargs = sizeof((const cp_str[]){__VA_ARGS__}) / sizeof(cp_str)
 
@@ -160,14 +163,14 @@ static void stdin_of_a_command(void **state) {
     s = shell_spec("cat");
     s.stdin_open = true;
     run_begin(&r, &s);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one "), false, &err), 0); /* before it has started */
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one "), false, NULL, &err), 0); /* before it has started */
     fx_until(r.starts);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, &err), 0);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("three"), false, &err), -1);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL, &err), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("three"), false, NULL, &err), -1);
     run_wait(&r);
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "one two");
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("late"), false, &err), -1);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("late"), false, NULL, &err), -1);
     run_free(&r);
 
     s.timeout_ms = 100; /* nobody closes it */
@@ -183,11 +186,59 @@ static void stdin_of_a_durable_child_ends(void **state) {
     cp_err err;
     cp_exec_spec s = {.kind = CP_EXEC_PROCESS, .sessionless = true, .command = CP_STR("cat"), .stdin_open = true};
     run_begin(&r, &s);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("data"), true, &err), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("data"), true, NULL, &err), 0);
     run_wait(&r);
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "data");
     assert_int_equal(r.e->exit_code, 0);
+    run_free(&r);
+}
+
+/* Lets the command read its line from the fifo; waits until it has opened it. */
+static void open_gate(const char *path) {
+    cp_autofd int fd = -1;
+    fx_until((fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0);
+    assert_int_equal(write(fd, "go\n", 3), 3);
+}
+
+static unsigned receipts;
+static void on_taken(cp_stdin_ack *a) {
+    a->taken = NULL;
+    receipts++;
+}
+
+/* A receipt comes when the pipe has taken the piece, not when it is queued; the rest of them when nobody will. */
+static void stdin_receipts(void **state) {
+    (void)state;
+    struct run r;
+    cp_err err;
+    cp_autobuf cp_buf piece = {0};
+    cp_stdin_ack acks[3] = {{.taken = on_taken}, {.taken = on_taken}, {.taken = on_taken}};
+    char command[600], gate[200];
+    snprintf(gate, sizeof gate, "%s/gate", fx.dir);
+    assert_int_equal(mkfifo(gate, 0600), 0);
+    snprintf(command, sizeof command, "read -r go < '%s'; head -c 500000 | wc -c; exec <&-; read -r go < '%s'", gate,
+             gate);
+    cp_exec_spec s = shell_spec(command);
+    s.stdin_open = true;
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    receipts = 0;
+    cp_buf_reserve(&piece, 500000);
+    memset(piece.p, 'x', piece.n = 500000);
+    assert_int_equal(cp_exec_stdin(r.e, cp_buf_str(&piece), false, &acks[0], &err), 0);
+    assert_int_equal(receipts, 0); /* more than a pipe holds */
+    open_gate(gate);
+    fx_until(receipts == 1);
+    assert_int_equal(cp_exec_stdin(r.e, cp_buf_str(&piece), false, &acks[1], &err), 0);
+    fx_until(receipts == 2); /* it has closed its input */
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("x"), false, &acks[2], &err), -1);
+    assert_int_equal(err.code, CP_E_RESOURCE_BUSY);
+    open_gate(gate);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0);
+    assert_string_equal(out, "500000\n");
+    assert_int_equal(receipts, 2);
     run_free(&r);
 }
 
@@ -201,8 +252,8 @@ static void stdin_is_bounded(void **state) {
     fx_until(r.starts);
     size_t n = 16 << 20;
     cp_autofree char *data = cp_alloc(n);
-    assert_int_equal(cp_exec_stdin(r.e, (cp_str){data, n}, false, &err), 0);
-    assert_int_equal(cp_exec_stdin(r.e, (cp_str){data, 1 << 20}, false, &err), -1);
+    assert_int_equal(cp_exec_stdin(r.e, (cp_str){data, n}, false, NULL, &err), 0);
+    assert_int_equal(cp_exec_stdin(r.e, (cp_str){data, 1 << 20}, false, NULL, &err), -1);
     assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
     assert_int_equal(cp_exec_kill(r.e, SIGKILL, 0, CP_OUTCOME_cancelled, NULL, NULL, &err), 0);
     run_wait(&r);
@@ -457,6 +508,7 @@ int main(void) {
         FX_TEST(stdin_of_a_command),
         FX_TEST(stdin_of_a_durable_child_ends),
         FX_TEST(stdin_is_bounded),
+        FX_TEST(stdin_receipts),
         FX_TEST(large_stdin_arrives),
         FX_TEST(long_script),
         FX_TEST(output_limit),

@@ -124,7 +124,7 @@ static void what_the_service_is_asked_for(void **state) {
     execute("{\"command\":\"cat\",\"stdin\":\"open\"}");
     assert_true(fake.last.stdin_open);
     cp_err err;
-    assert_int_equal(c.reply.on_stdin(&c.reply, CP_STR("more"), true, &err), 0);
+    assert_int_equal(c.reply.on_stdin(&c.reply, CP_STR("more"), true, NULL, &err), 0);
     assert_string_equal(fake_newest()->impl->stdin_got, "more");
     assert_true(fake_newest()->impl->stdin_eof);
     fake_exit(fake_begin(fake_newest()), 0, 0);

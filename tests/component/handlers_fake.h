@@ -121,11 +121,12 @@ const char *cp_exec_status(const cp_exec *e) {
     if (e->state == CP_STATE_FAILED) return "failed";
     return e->signal ? "killed" : e->exit_code ? "failed" : "completed";
 }
-int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_err *err) {
+int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
     if (e->impl->exited) return cp_fail(err, CP_E_RESOURCE_BUSY, "ended");
     memcpy(e->impl->stdin_got + e->impl->stdin_n, data.p ? data.p : "", data.n);
     e->impl->stdin_n += data.n;
     e->impl->stdin_eof |= eof;
+    if (ack) ack->taken(ack);
     return 0;
 }
 int cp_exec_signal(cp_exec *e, int sig, bool tree, cp_err *err) {

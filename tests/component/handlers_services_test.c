@@ -94,7 +94,7 @@ static void stdin_forms(void **state) {
     execute("{\"command\":\"cat\",\"stdin\":\"given\",\"sessionId\":\"__DISABLE_SESSION__\"}");
     assert_string_equal(text(&c, "/stdout"), "given");
     ask(&c, CP_POST, "/api/execute", "{\"command\":\"cat\",\"stdin\":\"open\",\"sessionId\":\"__DISABLE_SESSION__\"}");
-    assert_int_equal(c.reply.on_stdin(&c.reply, CP_STR("later"), true, &err), 0); /* B012 */
+    assert_int_equal(c.reply.on_stdin(&c.reply, CP_STR("later"), true, NULL, &err), 0); /* B012 */
     fx_until(c.res.status);
     assert_string_equal(text(&c, "/stdout"), "later");
 }

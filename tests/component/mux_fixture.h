@@ -55,6 +55,8 @@ static struct {
     bool kill, will_answer, deaf;
     char input[64];
     bool eof;
+    cp_stdin_ack *acks[8];
+    unsigned nacks;
 } held;
 
 static inline bool held_cancel(cp_reply *r, cp_end why, bool kill) {
@@ -66,11 +68,14 @@ static inline bool held_cancel(cp_reply *r, cp_end why, bool kill) {
     return held.will_answer;
 }
 
-static inline int held_stdin(cp_reply *r, cp_str data, bool eof, cp_err *err) {
+/* Of a piece whose receipt is asked for, it is given when the test says so (held.acks), or at once for "now". */
+static inline int held_stdin(cp_reply *r, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
     (void)r;
     if (cp_str_is(data, "bad")) return cp_fail(err, CP_E_PROCESS_ERROR, "stdin is closed");
     snprintf(held.input, sizeof held.input, "%.*s", (int)data.n, data.p);
     held.eof = eof;
+    if (ack && cp_str_is(data, "now")) ack->taken(ack);
+    else if (ack) held.acks[held.nacks++] = ack;
     return 0;
 }
 

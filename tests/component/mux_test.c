@@ -330,6 +330,37 @@ static void large_request_round_trip(void **state) {
 
 /* ---- stdin ---- */
 
+static void give_ack(unsigned i) { held.acks[i]->taken(held.acks[i]); }
+
+static void stdin_receipts(void **state) {
+    fixture *x = *state;
+    client_text(x->c, "{\"type\":\"request\",\"id\":\"a\",\"method\":\"POST\",\"path\":\"/hold\"}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"now\",\"ack\":true}");
+    expect_message(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"bytes\":3}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"no receipt\"}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"bad\",\"ack\":true}");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":\"a\",\"of\":\"stdin\",\"code\":\"PROCESS_ERROR\"");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"eA==\",\"encoding\":\"base64\",\"ack\":true}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"later\",\"ack\":true}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"too late\",\"ack\":true}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"data\":\"x\",\"ack\":1}");
+    expect_start(x->c, "{\"type\":\"error\",\"id\":\"a\",\"of\":\"stdin\",\"code\":\"VALIDATION_FAILED\"");
+    assert_int_equal(held.nacks, 3);
+    give_ack(1);
+    expect_message(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"bytes\":5}");
+    give_ack(0);
+    expect_message(x->c, "{\"type\":\"stdin\",\"id\":\"a\",\"bytes\":1}");
+    answer(held.reply[0], "{}");
+    give_ack(2); /* its request is over: the next message is the answer, and nothing follows */
+    expect_start(x->c, "{\"type\":\"response\",\"id\":\"a\"");
+    client_text(x->c, "{\"type\":\"request\",\"id\":\"b\",\"method\":\"POST\",\"path\":\"/hold\"}");
+    client_text(x->c, "{\"type\":\"stdin\",\"id\":\"b\",\"data\":\"left\",\"ack\":true}");
+    WAIT_FOR(x->h, held.nacks == 4);
+    client_free(cp_take(x->c));
+    WAIT_FOR(x->h, x->h->t.nconns == 0);
+    give_ack(3); /* the command outlives the connection */
+}
+
 static void stdin_messages(void **state) {
     fixture *x = *state;
     client_text(x->c, "{\"type\":\"request\",\"id\":1,\"method\":\"POST\",\"path\":\"/hold\"}");
@@ -420,6 +451,7 @@ int main(void) {
         TEST(order_behind_a_large_message),
         TEST(large_request_round_trip),
         TEST(stdin_messages),
+        TEST(stdin_receipts),
         TEST(pending_can_be_inspected),
         TEST(drain),
     };

@@ -107,7 +107,7 @@ static void deletion_can_keep_processes(void **state) {
     fx_until(p.starts);
     delete_("a", true);
     assert_int_equal(p.e->state, CP_STATE_RUNNING);
-    assert_int_equal(cp_exec_stdin(p.e, CP_STR("kept\n"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(p.e, CP_STR("kept\n"), true, NULL, NULL), 0);
     run_wait(&p);
     cp_autofree char *out = run_output(&p, 0);
     assert_string_equal(out, "kept\n");
@@ -193,7 +193,7 @@ static void without_descriptors_a_subshell_is_known(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
     while (n) close(taken[--n]);
     assert_int_equal(r.e->state, CP_STATE_RUNNING);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("kept\n"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("kept\n"), true, NULL, NULL), 0);
     run_wait(&r);
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "kept\n");

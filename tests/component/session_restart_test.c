@@ -169,7 +169,7 @@ static void open_stdin_goes_on(void **state) {
     s.stdin_open = true;
     run_begin(&r, &s);
     fx_until(r.starts);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\n"), false, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\n"), false, NULL, NULL), 0);
     fx_until(cp_output_total(r.e->out[0]) == 6);
     run_free(&r);
     restart("s");
@@ -178,7 +178,7 @@ static void open_stdin_goes_on(void **state) {
     assert_non_null(r.e);
     cp_exec_ref(r.e);
     cp_exec_watch_add(r.e, &r.w);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL, NULL), 0);
     run_wait(&r);
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "<one>\ntwo");

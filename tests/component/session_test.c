@@ -208,7 +208,7 @@ static void stdin_of_a_command(void **state) {
     s.stdin_open = true;
     run_begin(&r, &s);
     fx_until(r.starts);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\ntwo"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\ntwo"), true, NULL, NULL), 0);
     run_wait(&r);
     cp_autofree char *out = run_output(&r, 0);
     assert_string_equal(out, "<one>\ntwo");
@@ -223,8 +223,8 @@ static void stdin_of_a_command(void **state) {
     s.kind = CP_EXEC_PROCESS;
     run_begin(&r, &s);
     fx_until(r.starts);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\n"), false, NULL), 0);
-    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("one\n"), false, NULL, NULL), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("two"), true, NULL, NULL), 0);
     run_wait(&r);
     cp_autofree char *bg = run_output(&r, 0);
     assert_string_equal(bg, "<one>\ntwo");
@@ -308,7 +308,7 @@ static void session_is_free_while_a_process_runs(void **state) {
     expect("a", "echo free", 0, "free\n", "");
     assert_int_equal(p.e->state, CP_STATE_RUNNING);
     assert_true(p.e->pid > 1);
-    assert_int_equal(cp_exec_stdin(p.e, CP_STR("it\n"), false, NULL), 0);
+    assert_int_equal(cp_exec_stdin(p.e, CP_STR("it\n"), false, NULL, NULL), 0);
     run_wait(&p);
     cp_autofree char *out = run_output(&p, 0);
     assert_string_equal(out, "got it\n");

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STDIN_PIECE = 48 * 1024, STDIN_QUEUE = 256 * 1024 };
+enum { STDIN_PIECE = 48 * 1024, STDIN_WINDOW = 1024 * 1024 };
 
 /* ---- queues ---- */
 
@@ -54,13 +54,7 @@ void call_unref(conflux_call *c) {
 }
 
 void msg_free(out_msg *m) {
-    if (m->call) {
-        pthread_mutex_lock(&m->call->mu);
-        m->call->stdin_queued -= m->stdin_bytes;
-        pthread_cond_broadcast(&m->call->room);
-        pthread_mutex_unlock(&m->call->mu);
-        call_unref(m->call);
-    }
+    if (m->call) call_unref(m->call);
     cp_buf_free(&m->json);
     free(m);
 }
@@ -90,7 +84,7 @@ static void tell_cancel(conflux_call *c, bool kill) {
     if (c->state != CALL_SENT || !c->link) return;
     cp_buf b = {0};
     cp_buf_addf(&b, "{\"type\":\"cancel\",\"id\":\"%llu\"%s}", (unsigned long long)c->id, kill ? ",\"kill\":true" : "");
-    link_message(c->link, NULL, &b, 0);
+    link_message(c->link, NULL, &b);
 }
 
 static void on_deadline(cp_timer *t) {
@@ -193,7 +187,7 @@ static void credit(conflux_call *c, size_t n) {
     cp_buf_addf(&b, "{\"type\":\"window\",\"id\":\"%llu\",\"bytes\":%llu}", (unsigned long long)c->id,
                 (unsigned long long)c->owed);
     c->owed = 0;
-    link_message(c->link, NULL, &b, 0);
+    link_message(c->link, NULL, &b);
 }
 
 void call_event(conflux_call *c, const conflux_event *ev) {
@@ -260,7 +254,6 @@ typedef struct call_op {
     cp_task task;
     conflux_call *c;
     bool kill;
-    size_t bytes;
     cp_buf json;
 } call_op;
 
@@ -321,12 +314,11 @@ static void on_stdin(cp_task *t) {
     conflux_call *c = op->c;
     out_msg *m = cp_new(out_msg);
     call_ref(c);
-    *m = (out_msg){.call = c, .stdin_bytes = op->bytes, .json = cp_take(op->json)};
+    *m = (out_msg){.call = c, .json = cp_take(op->json)};
     if (c->state == CALL_OVER || c->http) {
         msg_free(m);
     } else if (c->state == CALL_SENT) {
-        link_message(c->link, c, &m->json, op->bytes);
-        m->stdin_bytes = 0;
+        link_message(c->link, c, &m->json);
         msg_free(m);
     } else {
         *c->early_tail = m;
@@ -336,19 +328,27 @@ static void on_stdin(cp_task *t) {
 }
 
 static void stdin_json(const conflux_call *c, const char *p, size_t n, bool eof, cp_buf *out) {
-    cp_buf_addf(out, "{\"type\":\"stdin\",\"id\":\"%llu\",\"encoding\":\"base64\",\"data\":\"",
+    cp_buf_addf(out, "{\"type\":\"stdin\",\"id\":\"%llu\",\"ack\":true,\"encoding\":\"base64\",\"data\":\"",
                 (unsigned long long)c->id);
     cp_base64_encode(out, p, n);
     cp_buf_addz(out, eof ? "\",\"eof\":true}" : "\"}");
 }
 
+void call_stdin_taken(conflux_call *c, uint64_t n) {
+    c->heard = cp_loop_now(c->eng->loop);
+    pthread_mutex_lock(&c->mu);
+    c->stdin_owed -= n < c->stdin_owed ? (size_t)n : c->stdin_owed;
+    pthread_cond_broadcast(&c->room);
+    pthread_mutex_unlock(&c->mu);
+}
+
 static int take_room(conflux_call *c, size_t n, conflux_error *err) {
     int rc = 0;
     pthread_mutex_lock(&c->mu);
-    while (c->stdin_queued && c->stdin_queued + n > STDIN_QUEUE && !atomic_load(&c->over))
+    while (c->stdin_owed && c->stdin_owed + n > STDIN_WINDOW && !atomic_load(&c->over))
         pthread_cond_wait(&c->room, &c->mu);
     if (atomic_load(&c->over)) rc = fail(err, CONFLUX_E_CANCELLED, "the call is over");
-    else c->stdin_queued += n;
+    else c->stdin_owed += n;
     pthread_mutex_unlock(&c->mu);
     return rc;
 }
@@ -362,7 +362,7 @@ int conflux_call_stdin(conflux_call *c, const void *data, size_t n, int eof, con
             return fail(err, CONFLUX_E_UNSUPPORTED, "input can be sent over a WebSocket only");
         if (take_room(c, piece, err) < 0) return -1;
         call_op *op = cp_new(call_op);
-        *op = (call_op){.c = c, .bytes = piece};
+        *op = (call_op){.c = c};
         stdin_json(c, p, piece, eof && piece == n, &op->json);
         if (!post_op(op, on_stdin)) return fail(err, CONFLUX_E_CANCELLED, "the client has been freed");
         p += piece;

@@ -115,10 +115,10 @@ struct conflux_call {
     atomic_int mode; /* what carries it; AUTO before that is known */
     cp_task credit;
     out_msg *early, **early_tail; /* stdin that came before the request was sent */
-    /* stdin on its way */
+    /* input that the server has not acknowledged */
     pthread_mutex_t mu;
     pthread_cond_t room;
-    size_t stdin_queued;
+    size_t stdin_owed;
 };
 
 typedef struct call_queue {
@@ -146,7 +146,8 @@ conflux_call *call_new(conflux_client *client, const conflux_request *rq, bool s
 void call_launch(conflux_call *c, const conflux_handlers *h);
 /* A copy of JSON text that is an object, with "key":value pairs (each with a comma behind) put in front. */
 void json_insert(cp_buf *out, cp_str object, cp_str pairs);
-void msg_free(out_msg *m); /* gives the room back */
+void call_stdin_taken(conflux_call *c, uint64_t n); /* the server acknowledged n bytes of input */
+void msg_free(out_msg *m);
 
 /* ---- table.c: calls in flight, by id ---- */
 
@@ -167,8 +168,7 @@ void table_fini(call_table *t);
 /* A message for a request that has been sent, or for none; control messages go before calls. */
 struct out_msg {
     out_msg *next;
-    conflux_call *call; /* stdin: whose room it takes; else NULL */
-    size_t stdin_bytes;
+    conflux_call *call; /* stdin: whose it is; else NULL */
     cp_buf json;
 };
 
@@ -210,8 +210,8 @@ struct link_conn {
 link_conn *link_open(engine *e, conflux_error *err);
 void link_add_call(link_conn *l, conflux_call *c); /* takes the call into its queue */
 void link_drop_call(link_conn *l, conflux_call *c);
-/* A JSON object with this call's id; moved. stdin_bytes: room that the call gets back when it is written. */
-void link_message(link_conn *l, conflux_call *c, cp_buf *json, size_t stdin_bytes);
+/* A JSON object with this call's id; moved. Not sent if the call has ended by then. c NULL: sent in any case. */
+void link_message(link_conn *l, conflux_call *c, cp_buf *json);
 /* Closes (politely with a code, when it is up) and frees; says nothing to anybody. */
 void link_close(link_conn *l, unsigned code);
 

@@ -109,7 +109,7 @@ static void up(link_conn *l) {
     cp_frame_in_init(&l->in, CP_FRAME_CLIENT, (size_t)l->eng->set.o.max_answer);
     cp_buf hello = {0};
     cp_buf_addz(&hello, "{\"type\":\"hello\"}");
-    link_message(l, NULL, &hello, 0);
+    link_message(l, NULL, &hello);
     trace(l->eng, "+ websocket %llu open", (unsigned long long)l->number);
     link_opened(l);
 }

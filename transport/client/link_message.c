@@ -6,7 +6,7 @@
 typedef struct message {
     cp_str type, data, event_id, code, text, of;
     yyjson_val *id, *body;
-    int64_t status;
+    int64_t status, bytes;
 } message;
 
 static conflux_call *call_of(link_conn *l, yyjson_val *id) {
@@ -42,15 +42,24 @@ static void on_stream(link_conn *l, const message *m) {
 /* Our own message was refused. Input that is missing in the middle is worse than a command that is ended; that nobody
  * reads it any more is no error. */
 static void on_refused_message(link_conn *l, conflux_call *c, const message *m) {
-    if (!cp_str_is(m->of, "stdin") || cp_str_is(m->code, "RESOURCE_BUSY") || cp_str_is(m->code, "NOT_FOUND")) return;
+    if (!cp_str_is(m->of, "stdin") || cp_str_is(m->code, "NOT_FOUND")) return;
+    if (cp_str_is(m->code, "RESOURCE_BUSY")) { /* nothing of it will be acknowledged, nor of what follows */
+        call_stdin_taken(c, UINT64_MAX);
+        return;
+    }
     conflux_error err;
     fail(&err, CONFLUX_E_SERVER, "the server refused input: %.*s", (int)m->text.n, m->text.p);
     err.status = (int)m->status;
     memcpy(err.code, m->code.p, m->code.n < sizeof err.code ? m->code.n : sizeof err.code - 1);
     cp_buf b = {0};
     cp_buf_addf(&b, "{\"type\":\"cancel\",\"id\":\"%llu\",\"kill\":true}", (unsigned long long)c->id);
-    link_message(l, NULL, &b, 0);
+    link_message(l, NULL, &b);
     call_end(c, NULL, &err);
+}
+
+static void on_stdin_taken(link_conn *l, const message *m) {
+    conflux_call *c = call_of(l, m->id);
+    if (c && m->bytes > 0) call_stdin_taken(c, (uint64_t)m->bytes);
 }
 
 /* An error message becomes the answer that HTTP would have given: one shape for callers. */
@@ -91,6 +100,7 @@ static int read_message(yyjson_val *root, message *m) {
     cp_json_str(root, "of", false, &m->of, NULL);
     m->id = yyjson_obj_get(root, "id");
     m->body = yyjson_obj_get(root, "body");
+    cp_json_int(root, "bytes", 0, INT64_MAX, &m->bytes, NULL);
     return cp_json_int(root, "status", 100, 999, &m->status, NULL);
 }
 
@@ -105,6 +115,7 @@ int link_receive(link_conn *l, cp_str text, conflux_error *err) {
     if (cp_str_is(m.type, "stream")) on_stream(l, &m);
     else if (cp_str_is(m.type, "response")) on_response(l, &m);
     else if (cp_str_is(m.type, "error")) on_error(l, &m);
+    else if (cp_str_is(m.type, "stdin")) on_stdin_taken(l, &m);
     else if (cp_str_is(m.type, "hello")) on_hello(l, root);
     return 0;
 }

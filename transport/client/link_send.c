@@ -55,9 +55,9 @@ void link_put_control(link_conn *l, unsigned opcode, cp_str payload) {
     append_msg(l, m);
 }
 
-void link_message(link_conn *l, conflux_call *c, cp_buf *json, size_t stdin_bytes) {
+void link_message(link_conn *l, conflux_call *c, cp_buf *json) {
     out_msg *m = cp_new(out_msg);
-    *m = (out_msg){.call = c, .stdin_bytes = stdin_bytes, .json = cp_take(*json)};
+    *m = (out_msg){.call = c, .json = cp_take(*json)};
     if (c) call_ref(c);
     append_msg(l, m);
     link_wake(l);

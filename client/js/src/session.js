@@ -60,12 +60,9 @@ function commandStream(stream) {
       const why = stream.over ? 'The command has ended' : 'Standard input of a running command needs a WebSocket';
       throw new ConfluxError(why, { code: 'NOT_SUPPORTED' });
     }
-    for (const piece of inputPieces(data)) stream.input(piece, false);
-    if (eof) stream.input({ data: '' }, true);
+    return stream.feed(inputPieces(data), eof);
   };
-  stream.write = data => input(data, false);
-  stream.close = data => input(data, true);
-  return stream;
+  return Object.assign(stream, { write: data => input(data, false), close: data => input(data, true) });
 }
 
 // A shell that keeps folder, variables and functions from one command to the next.

@@ -1,4 +1,5 @@
 import { ConnectionLostError, TimeoutError, abortReason } from './errors.js';
+import { Input } from './input.js';
 
 const FRUITLESS = 5; // times that a stream is taken up again without anything new
 
@@ -8,7 +9,7 @@ const FRUITLESS = 5; // times that a stream is taken up again without anything n
 export class EventStream {
   taken = null; // (bytes): the reader has taken so much
   stop = null; // (kill): ends it on the server
-  input = null; // (data, eof): its standard input
+  input = null; // (piece, eof): its standard input
   lastId = undefined;
   #items = [];
   #readers = [];
@@ -23,6 +24,7 @@ export class EventStream {
   #last;
   #resume;
   #unlisten;
+  #fed = new Input((piece, eof) => this.input?.(piece, eof));
 
   // idle: ms that a waiting reader allows without an event, 0 for ever. decode(item): the event. skip(event): the
   // reader does not get it. last(event): nothing follows it; an end without it is a loss (over HTTP the two look
@@ -73,6 +75,11 @@ export class EventStream {
     }
   }
 
+  // The command has taken so many bytes of its input.
+  inputTaken(bytes) {
+    this.#fed.taken(bytes);
+  }
+
   end() {
     if (!this.#last || this.#concluded) this.#finish(null, false);
     else this.fail(new ConnectionLostError('The stream was closed before its end'));
@@ -91,6 +98,7 @@ export class EventStream {
     this.#error = error;
     clearTimeout(this.#timer);
     this.#unlisten?.();
+    this.#fed.stop();
     if (cancel) this.stop?.(false);
     for (const reader of this.#readers.splice(0)) this.#conclude(reader);
   }
@@ -124,6 +132,11 @@ export class EventStream {
     this.#timer = setTimeout(() => {
       this.#finish(new TimeoutError(`Stream timeout: no event for ${this.#idle} ms`, { retrySafe: false }), true);
     }, this.#idle);
+  }
+
+  // Input for what feeds it; see Input.
+  feed(pieces, eof) {
+    return this.#fed.write(pieces, eof);
   }
 
   async return(value) {

@@ -240,3 +240,18 @@ test('a command takes input while it runs, over the WebSocket', async () => {
   await c.dispose();
   await s.stop();
 });
+
+test('a command that reads late gets all of a long input', async () => {
+  const s = await start();
+  const c = await connect({ baseUrl: s.base });
+  const size = 24 << 20; // the server holds 16 MiB for it
+  const wc = c.execStream('sleep 1; wc -c', { stdin: 'open' });
+  wc.write('é'.repeat(size / 4));
+  await wc.close(new Uint8Array(size / 2));
+  assert.equal(text(await collect(wc)), `${size}\n`);
+  const deaf = c.execStream('exec <&-; sleep 1', { stdin: 'open' });
+  await deaf.close(new Uint8Array(size)); // nobody takes it: no reason to wait for ever
+  assert.equal((await collect(deaf)).at(-1).exitCode, 0);
+  await c.dispose();
+  await s.stop();
+});

@@ -55,7 +55,7 @@ export class MuxConnection {
     return this.#calls.size + this.#queued;
   }
 
-  // Begins a call. on: {stream(item), done(status, body), error(error)}. Returns {cancel(kill), input(data, eof),
+  // Begins a call. on: {stream(item), done(status, body), error(error), taken?(bytes of input)}. Returns {cancel(kill), input(data, eof),
   // credit(bytes)}.
   start(call, on) {
     const entry = { id: `r${++this.#count}`, call, on, sent: false, over: false };
@@ -83,6 +83,7 @@ export class MuxConnection {
       { ...call, timeout: 0, signal: undefined, window: WINDOW },
       {
         stream: item => stream.push(item, item.bytes),
+        taken: bytes => stream.inputTaken(bytes),
         done: (status, body) => {
           if (status >= 400) stream.fail(new ApiError(status, body, call));
           else stream.end();
@@ -124,7 +125,7 @@ export class MuxConnection {
       },
       input: (data, eof) => {
         if (entry.over) return;
-        const message = { type: 'stdin', id: entry.id, ...data, ...(eof && { eof: true }) };
+        const message = { type: 'stdin', id: entry.id, ...data, ...(eof ? { eof: true } : { ack: true }) };
         if (entry.sent) this.#send(message, entry);
         else (entry.inputs ??= []).push(message); // it must follow its request
       },
@@ -274,7 +275,8 @@ export class MuxConnection {
     if (!entry) return;
     if (message.type === 'stream') this.#onStream(entry, message);
     else if (message.type === 'response') this.#onResponse(entry, message);
-    else if (message.type === 'error' && !message.of) this.#onError(entry, message);
+    else if (message.type === 'stdin') entry.on.taken?.(message.bytes);
+    else if (message.type === 'error') this.#onError(entry, message);
   }
 
   #logReceived(message, entry, chars) {
@@ -306,7 +308,12 @@ export class MuxConnection {
     if (this.#finish(entry)) entry.on.done(status, body);
   }
 
-  #onError(entry, { status, code, message }) {
+  // of: our own message was refused. That the command reads no more is no error; input that is missing in the middle
+  // is worse than a command that is ended.
+  #onError(entry, { status, code, message, of }) {
+    if (of && (of !== 'stdin' || code === 'NOT_FOUND')) return;
+    if (of && code === 'RESOURCE_BUSY') return entry.on.taken?.(Infinity);
+    if (of) this.#tell(entry, { type: 'cancel', id: entry.id, kill: true });
     if (this.#finish(entry)) entry.on.error(new ApiError(status, { code, message, httpStatus: status }, entry.call));
   }
 
