@@ -95,6 +95,11 @@ static void build_success(cp_gathered *g, cp_result *res) {
     cp_jw_end_obj(&w);
 }
 
+void cp_jw_start_error(cp_jw *w, const cp_exec *e) {
+    cp_jw_kz(w, "error", e->start_err->msg);
+    if (e->start_err->sys) cp_jw_kz(w, "errno", cp_errno_name(e->start_err->sys));
+}
+
 /* ---- the errors that an execution may end with ---- */
 
 /* How much there is, where the context does not hold all of it. */
@@ -109,8 +114,8 @@ static void write_cuts(cp_jw *w, const cp_gathered *g) {
 }
 
 int cp_exec_how_it_failed(const cp_exec *e, cp_err *err) {
-    if (e->state == CP_STATE_FAILED && e->start_err.code) {
-        *err = e->start_err;
+    if (e->start_err) {
+        *err = *e->start_err;
         return -1;
     }
     if (e->session_destroyed)

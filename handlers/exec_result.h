@@ -33,6 +33,8 @@ void cp_exec_result_build(cp_gathered *g, cp_result *res);
 void cp_exec_logs_build(cp_gathered *g, cp_result *res);
 
 static inline bool cp_exec_over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
+/* "error" and "errno" of one that could not be started. */
+void cp_jw_start_error(cp_jw *w, const cp_exec *e);
 /* "SIGTERM"; a number for one that has no name. */
 void cp_jw_signal(cp_jw *w, const char *key, int sig);
 /* "usage":{maxRssBytes,cpuMs}; nothing where it is not known. */

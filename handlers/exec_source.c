@@ -127,8 +127,7 @@ static bool lost_its_shell(const cp_exec *e) {
 static void end_additions(exec_source *s, cp_jw *w) {
     const cp_exec *e = s->exec;
     if (e->state == CP_STATE_FAILED) {
-        cp_jw_kz(w, "error", e->start_err.msg);
-        if (e->start_err.sys) cp_jw_kz(w, "errno", cp_errno_name(e->start_err.sys));
+        cp_jw_start_error(w, e);
     } else if (s->opts.ids || e->outcome == CP_OUTCOME_lost) {
         cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));
         if (e->signal) cp_jw_signal(w, "signal", e->signal);

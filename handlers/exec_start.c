@@ -39,8 +39,7 @@ static void reply_process(cp_reply *reply, const cp_exec *e) {
     cp_jw_kz(&w, "executionId", e->id);
     if (e->state == CP_STATE_FAILED) {
         cp_jw_kz(&w, "status", cp_exec_status(e));
-        cp_jw_kz(&w, "error", e->start_err.msg);
-        if (e->start_err.sys) cp_jw_kz(&w, "errno", cp_errno_name(e->start_err.sys));
+        cp_jw_start_error(&w, e);
     }
     cp_success_end(&w);
     cp_reply_send(reply, &res);
@@ -54,8 +53,8 @@ static bool is_the_programs(const cp_err *err) {
 
 static bool failed(const start *s, const cp_exec *e, cp_err *err) {
     if (e->state == CP_STATE_ENDED && e->pid <= 0 && !s->stream) return cp_exec_how_it_failed(e, err) < 0;
-    *err = e->start_err;
-    return e->state == CP_STATE_FAILED && (s->stream || !s->fail_as_record || !is_the_programs(err));
+    if (e->start_err) *err = *e->start_err;
+    return e->start_err && (s->stream || !s->fail_as_record || !is_the_programs(err));
 }
 
 static void begun(cp_exec_watch *w, cp_exec *e) {

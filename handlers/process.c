@@ -37,8 +37,7 @@ static void write_counts(cp_jw *w, const char *key, const cp_exec *e, uint64_t (
 
 static void write_end(cp_jw *w, const cp_exec *e) {
     if (e->state == CP_STATE_FAILED) {
-        cp_jw_kz(w, "error", e->start_err.msg);
-        if (e->start_err.sys) cp_jw_kz(w, "errno", cp_errno_name(e->start_err.sys));
+        cp_jw_start_error(w, e);
         return;
     }
     cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));

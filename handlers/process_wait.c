@@ -15,44 +15,71 @@ enum { SCAN = 64 << 10, SCAN_ROUNDS = 16, PORT_POLL_MS = 50, TAIL = 4096 };
 typedef enum { FOR_EXIT, FOR_LOG, FOR_PORT } wait_for;
 static const char *const wait_words[] = {"exit", "log", "port"};
 
+/* What every wait has; by the thousand they wait for an exit, which needs no more. */
 typedef struct waiter {
     cp_exec_watch watch;
     cp_ctx *ctx;
     cp_reply *reply; /* NULL: over; only a probe that still runs keeps us */
     cp_exec *exec;
-    wait_for what;
-    uint64_t timeout_ms;
-    cp_timer timeout, again;
+    cp_timer timeout;
+    uint32_t timeout_ms;
+    uint8_t what; /* wait_for: which of the structs below it is in */
+} waiter;
+
+typedef struct log_waiter {
+    waiter base;
+    cp_timer again;
     cp_log_match match[2];
     bool look[2]; /* at stdout, at stderr */
     cp_cursor cursor[2];
     bool opened; /* the cursors are */
     uint64_t from[2];
     cp_buf scratch;
+} log_waiter;
+
+typedef struct port_waiter {
+    waiter base;
+    cp_timer again;
     uint16_t port;
     cp_work probe;
     bool probing, listening;
-} waiter;
+} port_waiter;
+
+static log_waiter *as_log(waiter *w) { return w->what == FOR_LOG ? CP_CONTAINER(w, log_waiter, base) : NULL; }
+static port_waiter *as_port(waiter *w) { return w->what == FOR_PORT ? CP_CONTAINER(w, port_waiter, base) : NULL; }
+
+static waiter *waiter_new(wait_for what) {
+    waiter *w = what == FOR_LOG    ? &cp_new(log_waiter)->base
+                : what == FOR_PORT ? &cp_new(port_waiter)->base
+                                   : cp_new(waiter);
+    w->what = (uint8_t)what;
+    return w;
+}
 
 static void waiter_free(waiter *w) {
-    for (int k = 0; k < 2; k++) cp_log_match_fini(&w->match[k]);
-    cp_buf_free(&w->scratch);
-    free(w);
+    log_waiter *l = as_log(w);
+    for (int k = 0; l && k < 2; k++) cp_log_match_fini(&l->match[k]);
+    if (l) cp_buf_free(&l->scratch);
+    free(w); /* the first member of whatever it is in */
 }
 
 /* Lets go of everything but a probe in flight; returns the reply to answer. */
 static cp_reply *let_go(waiter *w) {
     cp_reply *r = cp_take(w->reply);
+    log_waiter *l = as_log(w);
+    port_waiter *p = as_port(w);
     cp_timer_stop(w->ctx->loop, &w->timeout);
-    cp_timer_stop(w->ctx->loop, &w->again);
+    if (l) cp_timer_stop(w->ctx->loop, &l->again);
+    if (p) cp_timer_stop(w->ctx->loop, &p->again);
     cp_exec_watch_del(&w->watch);
-    for (int k = 0; k < 2; k++) cp_cursor_close(&w->cursor[k]);
+    for (int k = 0; l && k < 2; k++) cp_cursor_close(&l->cursor[k]);
     return r;
 }
 
 static void finish(waiter *w) {
+    const port_waiter *p = as_port(w);
     cp_exec_unref(cp_take(w->exec));
-    if (!w->probing) waiter_free(w);
+    if (!p || !p->probing) waiter_free(w);
 }
 
 /* ---- answers ---- */
@@ -78,7 +105,7 @@ static void answer(waiter *w, int k, const cp_log_hit *hit) {
         cp_jw_kstr(&j, "line", hit->line);
         cp_jw_kstr(&j, "match", hit->match);
     }
-    if (w->what == FOR_PORT) cp_jw_ku64(&j, "port", w->port);
+    if (w->what == FOR_PORT) cp_jw_ku64(&j, "port", as_port(w)->port);
     cp_jw_key(&j, "process");
     cp_jw_process(&j, w->exec);
     cp_success_end(&j);
@@ -122,99 +149,104 @@ static void fail_ended(waiter *w) {
 static void on_timeout(cp_timer *t) {
     waiter *w = CP_CONTAINER(t, waiter, timeout);
     cp_err err;
-    cp_fail(&err, CP_E_PROCESS_READY_TIMEOUT, "Process %s was not ready within %llums", w->exec->process_id,
-            (unsigned long long)w->timeout_ms);
+    cp_fail(&err, CP_E_PROCESS_READY_TIMEOUT, "Process %s was not ready within %ums", w->exec->process_id,
+            w->timeout_ms);
     fail(w, &err);
 }
 
 /* ---- log ---- */
 
 /* One piece of one stream. 1: found and answered; 0: read on; -1: nothing there now. */
-static int scan_piece(waiter *w, int k) {
-    cp_output *o = w->exec->out[k];
+static int scan_piece(log_waiter *l, int k) {
+    cp_exec *e = l->base.exec;
+    cp_output *o = e->out[k];
     cp_log_hit hit;
     uint64_t at;
-    cp_buf_clear(&w->scratch);
-    size_t n = cp_output_read(o, w->cursor[k].at, SCAN, &w->scratch, &at);
-    bool last = cp_exec_over(w->exec) && cp_output_ended(o) && at + n >= cp_output_total(o);
+    cp_buf_clear(&l->scratch);
+    size_t n = cp_output_read(o, l->cursor[k].at, SCAN, &l->scratch, &at);
+    bool last = cp_exec_over(e) && cp_output_ended(o) && at + n >= cp_output_total(o);
     if (!n && !last) return -1;
-    bool found = cp_log_match_feed(&w->match[k], at, (cp_str){w->scratch.p, n}, last, &hit);
+    bool found = cp_log_match_feed(&l->match[k], at, (cp_str){l->scratch.p, n}, last, &hit);
     if (found) {
-        answer(w, k, &hit);
+        answer(&l->base, k, &hit);
         return 1;
     }
-    cp_cursor_advance(&w->cursor[k], at + n);
+    cp_cursor_advance(&l->cursor[k], at + n);
     return n ? 0 : -1;
 }
 
-static void scan(waiter *w);
-static void scan_again(cp_timer *t) { scan(CP_CONTAINER(t, waiter, again)); }
+static void scan(log_waiter *l);
+static void scan_again(cp_timer *t) { scan(CP_CONTAINER(t, log_waiter, again)); }
 
 /* A long log is searched in turns: 1 MiB, then others have theirs. */
-static void scan(waiter *w) {
+static void scan(log_waiter *l) {
+    waiter *w = &l->base;
     for (int k = 0; k < 2; k++) {
-        if (!w->look[k] || !w->exec->out[k]) continue;
+        if (!l->look[k] || !w->exec->out[k]) continue;
         for (int round = 0;; round++) {
-            int rc = scan_piece(w, k);
+            int rc = scan_piece(l, k);
             if (rc > 0) return;
             if (rc < 0) break;
             if (round < SCAN_ROUNDS) continue;
-            cp_timer_start(w->ctx->loop, &w->again, 0, scan_again);
+            cp_timer_start(w->ctx->loop, &l->again, 0, scan_again);
             return;
         }
     }
     if (cp_exec_over(w->exec)) fail_ended(w);
 }
 
-static void wake_stdout(cp_cursor *c) { scan(CP_CONTAINER(c, waiter, cursor[0])); }
-static void wake_stderr(cp_cursor *c) { scan(CP_CONTAINER(c, waiter, cursor[1])); }
+static void wake_stdout(cp_cursor *c) { scan(CP_CONTAINER(c, log_waiter, cursor[0])); }
+static void wake_stderr(cp_cursor *c) { scan(CP_CONTAINER(c, log_waiter, cursor[1])); }
 
-static void begin_log(waiter *w) {
-    w->opened = w->exec->out[0] != NULL;
+static void begin_log(log_waiter *l) {
+    cp_exec *e = l->base.exec;
+    l->opened = e->out[0] != NULL;
     for (int k = 0; k < 2; k++)
-        if (w->look[k] && w->exec->out[k])
-            cp_cursor_open(&w->cursor[k], w->exec->out[k], w->from[k], true, k ? wake_stderr : wake_stdout);
-    scan(w);
+        if (l->look[k] && e->out[k])
+            cp_cursor_open(&l->cursor[k], e->out[k], l->from[k], true, k ? wake_stderr : wake_stdout);
+    scan(l);
 }
 
 /* ---- port ---- */
 
 static void probe_run(cp_work *work) {
-    waiter *w = CP_CONTAINER(work, waiter, probe);
-    w->listening = cp_port_listening(w->port);
+    port_waiter *p = CP_CONTAINER(work, port_waiter, probe);
+    p->listening = cp_port_listening(p->port);
 }
 
 static void probe_again(cp_timer *t);
 static void probe_done(cp_work *work) {
-    waiter *w = CP_CONTAINER(work, waiter, probe);
-    w->probing = false;
+    port_waiter *p = CP_CONTAINER(work, port_waiter, probe);
+    waiter *w = &p->base;
+    p->probing = false;
     if (!w->reply) waiter_free(w);
-    else if (w->listening) answer(w, 0, NULL);
+    else if (p->listening) answer(w, 0, NULL);
     else if (cp_exec_over(w->exec)) fail_ended(w);
-    else cp_timer_start(w->ctx->loop, &w->again, PORT_POLL_MS, probe_again);
+    else cp_timer_start(w->ctx->loop, &p->again, PORT_POLL_MS, probe_again);
 }
 
-static void probe(waiter *w) {
-    w->probing = true;
-    cp_workers_submit(w->ctx->workers, &w->probe, probe_run, probe_done);
+static void probe(port_waiter *p) {
+    p->probing = true;
+    cp_workers_submit(p->base.ctx->workers, &p->probe, probe_run, probe_done);
 }
 
-static void probe_again(cp_timer *t) { probe(CP_CONTAINER(t, waiter, again)); }
+static void probe_again(cp_timer *t) { probe(CP_CONTAINER(t, port_waiter, again)); }
 
 /* ---- life ---- */
 
 static void on_start(cp_exec_watch *watch, cp_exec *e) {
     waiter *w = CP_CONTAINER(watch, waiter, watch);
     (void)e;
-    if (w->what == FOR_LOG && !w->opened) begin_log(w); /* it was still starting: there was no log yet */
+    log_waiter *l = as_log(w);
+    if (l && !l->opened) begin_log(l); /* it was still starting: there was no log yet */
 }
 
 static void on_end(cp_exec_watch *watch, cp_exec *e) {
     waiter *w = CP_CONTAINER(watch, waiter, watch);
     (void)e;
     if (w->what == FOR_EXIT) answer(w, 0, NULL);
-    else if (w->what == FOR_LOG) scan(w);
-    else if (!w->probing) fail_ended(w); /* else the probe that runs has the last word */
+    else if (w->what == FOR_LOG) scan(as_log(w));
+    else if (!as_port(w)->probing) fail_ended(w); /* else the probe that runs has the last word */
 }
 
 static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
@@ -232,61 +264,74 @@ static int read_flag(const cp_request *req, const char *name, bool *out, cp_err 
     return 0;
 }
 
-static int read_log(waiter *w, const cp_request *req, cp_err *err) {
+static int read_log(log_waiter *l, const cp_request *req, cp_err *err) {
     cp_autobuf cp_buf pattern = {0}, stream = {0};
     bool regex, given;
     if (cp_request_param(req, "pattern", &pattern, err) < 0 || cp_request_param(req, "stream", &stream, err) < 0 ||
-        read_flag(req, "regex", &regex, err) < 0 || cp_offsets_of(req, w->from, &given, err) < 0)
+        read_flag(req, "regex", &regex, err) < 0 || cp_offsets_of(req, l->from, &given, err) < 0)
         return -1;
-    w->look[0] = !stream.n || cp_str_is(cp_buf_str(&stream), "stdout");
-    w->look[1] = !stream.n || cp_str_is(cp_buf_str(&stream), "stderr");
-    if (!w->look[0] && !w->look[1]) return cp_fail_field(err, "stream", "stream must be stdout or stderr");
+    l->look[0] = !stream.n || cp_str_is(cp_buf_str(&stream), "stdout");
+    l->look[1] = !stream.n || cp_str_is(cp_buf_str(&stream), "stderr");
+    if (!l->look[0] && !l->look[1]) return cp_fail_field(err, "stream", "stream must be stdout or stderr");
     for (int k = 0; k < 2; k++)
-        if (cp_log_match_init(&w->match[k], cp_buf_str(&pattern), regex, err) < 0) return -1;
+        if (cp_log_match_init(&l->match[k], cp_buf_str(&pattern), regex, err) < 0) return -1;
     return 0;
 }
 
-static int read_port(waiter *w, const cp_request *req, cp_err *err) {
+static int read_port(port_waiter *p, const cp_request *req, cp_err *err) {
     uint64_t port = 0;
     if (cp_request_param_u64(req, "port", 65535, &port, err) < 0) return -1;
     if (!port) return cp_fail_field(err, "port", "port must be a number from 1 to 65535");
-    w->port = (uint16_t)port;
+    p->port = (uint16_t)port;
     return 0;
 }
 
-static int read_params(waiter *w, const cp_request *req, cp_err *err) {
-    static const char *const known[] = {"timeoutMs", "for", "pattern", "stream", "from", "port", "regex", NULL};
-    cp_autobuf cp_buf what = {0};
-    int got = cp_request_param(req, "for", &what, err);
-    if (got < 0 || cp_request_only(req, known, err) < 0 ||
-        cp_request_param_u64(req, "timeoutMs", CP_MAX_WAIT_MS, &w->timeout_ms, err) < 0)
-        return -1;
+static int read_what(const cp_request *req, wait_for *what, cp_err *err) {
+    cp_autobuf cp_buf word = {0};
+    int got = cp_request_param(req, "for", &word, err);
+    if (got < 0) return -1;
     int i = 0;
-    while (got && i < 3 && !cp_str_is(cp_buf_str(&what), wait_words[i])) i++;
+    while (got && i < 3 && !cp_str_is(cp_buf_str(&word), wait_words[i])) i++;
     if (i == 3) return cp_fail_field(err, "for", "for must be exit, log or port");
-    w->what = (wait_for)i;
-    if (w->what == FOR_LOG) return read_log(w, req, err);
-    return w->what == FOR_PORT ? read_port(w, req, err) : 0;
+    *what = (wait_for)i;
+    return 0;
+}
+
+/* The wait that is asked for; NULL with *err. */
+static waiter *read_wait(const cp_request *req, cp_err *err) {
+    static const char *const known[] = {"timeoutMs", "for", "pattern", "stream", "from", "port", "regex", NULL};
+    wait_for what = FOR_EXIT;
+    uint64_t timeout = 0;
+    if (read_what(req, &what, err) < 0 || cp_request_only(req, known, err) < 0 ||
+        cp_request_param_u64(req, "timeoutMs", CP_MAX_WAIT_MS, &timeout, err) < 0)
+        return NULL;
+    waiter *w = waiter_new(what);
+    w->timeout_ms = (uint32_t)timeout;
+    if ((what == FOR_LOG && read_log(as_log(w), req, err) < 0) ||
+        (what == FOR_PORT && read_port(as_port(w), req, err) < 0)) {
+        waiter_free(w);
+        return NULL;
+    }
+    return w;
 }
 
 static void begin(waiter *w) {
     bool over = cp_exec_over(w->exec);
     if (w->timeout_ms && !over) cp_timer_start(w->ctx->loop, &w->timeout, w->timeout_ms, on_timeout);
     if (!over) cp_exec_watch_add(w->exec, &w->watch);
-    if (w->what == FOR_LOG) begin_log(w);
+    if (w->what == FOR_LOG) begin_log(as_log(w));
     else if (over && w->what == FOR_EXIT) answer(w, 0, NULL);
     else if (over) fail_ended(w);
-    else if (w->what == FOR_PORT) probe(w);
+    else if (w->what == FOR_PORT) probe(as_port(w));
 }
 
 void cp_process_wait(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_err err = {0};
     cp_exec *e = cp_process_find(ctx, req, reply);
     if (!e) return;
-    waiter *w = cp_new(waiter);
-    if (read_params(w, req, &err) < 0) {
+    waiter *w = read_wait(req, &err);
+    if (!w) {
         cp_reply_error(reply, &err, NULL, (cp_str){0});
-        waiter_free(w);
         return;
     }
     w->watch.on_start = on_start;

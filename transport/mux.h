@@ -118,6 +118,7 @@ bool mux_give_up(mux *m, pend *p, cp_end why, bool kill, const cp_err *err);
 void mux_lose(mux *m, pend *p);    /* ends p without a word: the connection is lost */
 void mux_admit(mux *m);            /* dispatches requests that waited */
 void mux_run_now(mux *m, pend *p); /* dispatches one that waits, out of turn: p may be gone afterwards */
+void mux_forget_waiting(mux *m, pend *p);
 void mux_stops_running(mux *m, pend *p, size_t reply_size);
 
 /* ---- mux_stdin.c: input ---- */

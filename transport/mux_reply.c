@@ -169,9 +169,7 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
     if (m->sending == p) m->sending = NULL;
     mux_stops_running(m, p, 0);
     if (p->state == PEND_WAITING) {
-        pend_drop(&m->waiting[p->kind], p);
-        m->waiting_bytes -= p->size;
-        yyjson_doc_free(p->doc);
+        mux_forget_waiting(m, p);
     } else if (p->state == PEND_SENDING) {
         pend_drop(&m->large, p);
         m->large_bytes -= p->body->buf.n - p->size;

@@ -24,7 +24,8 @@ typedef struct pend {
     union {
         cp_source *src;       /* STREAMING */
         cp_outbox_body *body; /* SENDING */
-        yyjson_doc *doc;      /* WAITING */
+        yyjson_doc *doc;      /* WAITING: its message as it was parsed, when that was much work */
+        char *text;           /* WAITING and not `parsed`: `size` bytes */
     };
     const cp_route *route;
     size_t size; /* WAITING: of its message. SENDING: of the part that has gone out */
@@ -41,7 +42,7 @@ typedef struct pend {
     uint8_t priority;
     uint8_t kind; /* the mux's: which of its limits it counts for */
     bool runs;    /* counted as running */
-    bool kill_on_disconnect, queued, pulling, woken;
+    bool kill_on_disconnect, queued, pulling, woken, parsed;
     char id[]; /* JSON text; empty: the request had none, and it cannot be found */
 } pend;
 

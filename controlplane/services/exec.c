@@ -134,6 +134,7 @@ static void destroy(cp_exec *e) {
     free(e->session);
     free(e->command);
     free(e->cwd);
+    free(e->start_err);
     free(i);
     free(e);
 }
@@ -304,7 +305,8 @@ void cp_exec_failed(cp_exec *e, const cp_err *err) {
     if (i->forced) late_report(e);
     if (i->has_exit || e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED) return;
     i->has_exit = true;
-    e->start_err = *err;
+    e->start_err = cp_new(cp_err);
+    *e->start_err = *err;
     e->state = CP_STATE_FAILED;
     cp_metric_add(CP_M_SPAWN_FAILURES, 1);
     for (int k = 0; k < 2; k++) cp_output_finish(e->out[k]);

@@ -59,7 +59,7 @@ typedef struct cp_exec cp_exec;
 
 /* Embed in the owner. Callbacks on the loop, never from inside cp_exec_start. */
 typedef struct cp_exec_watch {
-    void (*on_start)(struct cp_exec_watch *w, cp_exec *e); /* pid known, or state FAILED (then e->start_err) */
+    void (*on_start)(struct cp_exec_watch *w, cp_exec *e); /* pid known, or state FAILED (then e->start_err is set) */
     void (*on_end)(struct cp_exec_watch *w, cp_exec *e);   /* after on_start; state ENDED or FAILED */
     struct cp_exec_watch *prev, *next;
     cp_exec *exec;
@@ -95,7 +95,7 @@ struct cp_exec {
     bool durable, chosen_id;
     bool promised; /* somebody was given the id to ask for the result later */
     uint64_t max_rss, cpu_us;
-    cp_err start_err; /* FAILED: typed, errno in .sys */
+    cp_err *start_err; /* FAILED: typed, errno in ->sys; else NULL */
     uint8_t fingerprint[32];
     struct cp_exec_impl *impl; /* services' own: backend, stdin, timers, lists */
 };

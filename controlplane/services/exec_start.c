@@ -254,9 +254,8 @@ static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->sta
 
 /* It was never begun for a lack that may have passed: whoever asks again gets a start, not the refusal of then. */
 static bool may_begin_now(const cp_exec *e) {
-    cp_code why = e->start_err.code;
-    return e->state == CP_STATE_FAILED &&
-           (why == CP_E_LIMIT_EXCEEDED || why == CP_E_TOO_MANY_FILES || why == CP_E_NO_SPACE);
+    const cp_err *why = e->start_err;
+    return why && (why->code == CP_E_LIMIT_EXCEEDED || why->code == CP_E_TOO_MANY_FILES || why->code == CP_E_NO_SPACE);
 }
 
 /* 1: *out is the one that there is; 0: start one; -1. */

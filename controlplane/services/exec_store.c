@@ -45,8 +45,8 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
                        .signal = e->signal,
                        .max_rss = e->max_rss,
                        .cpu_us = e->cpu_us,
-                       .error = e->state == CP_STATE_FAILED ? e->start_err.msg : NULL,
-                       .error_errno = e->start_err.sys,
+                       .error = e->start_err ? e->start_err->msg : NULL,
+                       .error_errno = e->start_err ? e->start_err->sys : 0,
                        .stopped_by_us = e->stopped_by_us,
                        .timed_out = e->timed_out,
                        .timeout_ms = e->timeout_ms,
@@ -200,6 +200,13 @@ static cp_code code_of(int sys) {
     }
 }
 
+static void start_err_of(cp_exec *e, const cp_exec_row *row) {
+    e->start_err = cp_new(cp_err);
+    cp_fail_sys(e->start_err, CP_E_COMMAND_EXECUTION_ERROR, 0, "%s", row->error);
+    e->start_err->sys = row->error_errno;
+    if (row->error_errno) e->start_err->code = code_of(row->error_errno);
+}
+
 static void end_from_row(cp_exec *e, const cp_exec_row *row) {
     e->ended_wall = row->ended_ms;
     e->started_ms = 0; /* only the difference has a meaning now */
@@ -211,9 +218,7 @@ static void end_from_row(cp_exec *e, const cp_exec_row *row) {
     e->outcome = outcome_of(row->outcome);
     e->cancelled = e->outcome == CP_OUTCOME_cancelled;
     e->state = row->error ? CP_STATE_FAILED : CP_STATE_ENDED;
-    if (row->error) cp_fail_sys(&e->start_err, CP_E_COMMAND_EXECUTION_ERROR, 0, "%s", row->error);
-    e->start_err.sys = row->error_errno;
-    if (row->error_errno) e->start_err.code = code_of(row->error_errno);
+    if (row->error) start_err_of(e, row);
     e->impl->argv_form = row->error != NULL;
 }
 

@@ -36,9 +36,9 @@ static void expect_failure(const cp_exec_spec *spec, cp_code code, int sys, cons
     run_begin(&r, spec);
     run_wait(&r);
     assert_int_equal(r.e->state, CP_STATE_FAILED);
-    assert_int_equal(r.e->start_err.code, code);
-    assert_int_equal(r.e->start_err.sys, sys);
-    assert_non_null(strstr(r.e->start_err.msg, in_message));
+    assert_int_equal(r.e->start_err->code, code);
+    assert_int_equal(r.e->start_err->sys, sys);
+    assert_non_null(strstr(r.e->start_err->msg, in_message));
     assert_string_equal(cp_exec_status(r.e), status);
     run_free(&r);
 }
@@ -68,7 +68,7 @@ static void failed_process_is_listed(void **state) {
     run_wait(&r);
     assert_ptr_equal(cp_exec_find_process(&fx.s, cp_str_of(r.e->process_id)), r.e);
     assert_string_equal(cp_exec_status(r.e), "failed");
-    assert_int_equal(r.e->start_err.sys, ENOENT);
+    assert_int_equal(r.e->start_err->sys, ENOENT);
     run_free(&r);
 }
 
@@ -447,7 +447,7 @@ static void as_another_user(void **state) {
     run_begin(&r, &s);
     run_wait(&r);
     assert_int_equal(r.e->state, CP_STATE_FAILED);
-    assert_string_equal(r.e->start_err.field, "user");
+    assert_string_equal(r.e->start_err->field, "user");
     run_free(&r);
 }
 
@@ -481,7 +481,7 @@ static void a_start_that_lacked_something_may_be_repeated(void **state) {
         run_wait(&r);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
         assert_int_equal(r.e->state, CP_STATE_FAILED);
-        assert_int_equal(r.e->start_err.code, CP_E_TOO_MANY_FILES);
+        assert_int_equal(r.e->start_err->code, CP_E_TOO_MANY_FILES);
         run_free(&r);
         run_begin(&r, &s);
         assert_false(r.existing);

@@ -246,7 +246,8 @@ static cp_exec *fake_begin(cp_exec *e) {
 static void fake_fail(cp_exec *e, cp_code code, int sys) {
     e->state = CP_STATE_FAILED;
     e->impl->exited = true;
-    cp_fail_sys(&e->start_err, code, sys, "nope");
+    e->start_err = cp_new(cp_err);
+    cp_fail_sys(e->start_err, code, sys, "nope");
     fake_tell(e, false);
     fake_tell(e, true);
 }
@@ -359,7 +360,8 @@ static int fake_teardown(void **state) {
             cp_close(&e->impl->write_fd[k]);
             cp_output_free(e->out[k]);
         }
-        free(e->id), free(e->process_id), free(e->session), free(e->command), free(e->impl), free(e);
+        free(e->id), free(e->process_id), free(e->session), free(e->command), free(e->start_err), free(e->impl),
+            free(e);
     }
     while (fake.nsessions) free((char *)(uintptr_t)fake.sessions[--fake.nsessions]);
     fake_loop();

@@ -85,7 +85,7 @@ static void deletion_ends_what_is_pending(void **state) { /* B099 */
         run_wait(&r[i]);
         assert_true(r[i].e->session_destroyed);
         assert_int_equal(r[i].e->state, i ? CP_STATE_FAILED : CP_STATE_ENDED);
-        if (i) assert_int_equal(r[i].e->start_err.code, CP_E_SESSION_DESTROYED);
+        if (i) assert_int_equal(r[i].e->start_err->code, CP_E_SESSION_DESTROYED);
         run_free(&r[i]);
     }
     run_wait(&p);
@@ -129,7 +129,7 @@ static void limits(void **state) {
     run_begin(&r, &s);
     run_wait(&r);
     assert_int_equal(r.e->state, CP_STATE_FAILED);
-    assert_int_equal(r.e->start_err.code, CP_E_LIMIT_EXCEEDED);
+    assert_int_equal(r.e->start_err->code, CP_E_LIMIT_EXCEEDED);
     run_free(&r);
     expect_end("1", "exit 1", 1, ""); /* one without a shell gives its place up */
     create(&(cp_session_spec){.id = CP_STR("3")}, &a);
@@ -145,7 +145,7 @@ static void a_queue_is_bounded(void **state) {
     fx_until(r[0].starts);
     for (int i = 1; i < CP_SESSION_QUEUE + 2; i++) run_begin(&r[i], &s);
     run_wait(&r[CP_SESSION_QUEUE + 1]);
-    assert_int_equal(r[CP_SESSION_QUEUE + 1].e->start_err.code, CP_E_LIMIT_EXCEEDED);
+    assert_int_equal(r[CP_SESSION_QUEUE + 1].e->start_err->code, CP_E_LIMIT_EXCEEDED);
     assert_int_equal(r[CP_SESSION_QUEUE].starts, 0);
     delete_("a", false);
     for (int i = 0; i < CP_SESSION_QUEUE + 2; i++) {
@@ -167,7 +167,7 @@ static void without_descriptors_it_says_so(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
     run_wait(&r);
     assert_int_equal(r.e->state, CP_STATE_FAILED);
-    assert_int_equal(r.e->start_err.code, CP_E_TOO_MANY_FILES);
+    assert_int_equal(r.e->start_err->code, CP_E_TOO_MANY_FILES);
     run_free(&r);
     expect("poor", "echo rich", 0, "rich\n", "");
 }

@@ -332,7 +332,7 @@ static void streams_in_cold_sessions(void **state) {
         char want[32];
         run_wait(&r[i]);
         snprintf(want, sizeof want, "s%d\ne%d\n", i, i);
-        if (r[i].e->state == CP_STATE_FAILED) fail_msg("%s", r[i].e->start_err.msg);
+        if (r[i].e->state == CP_STATE_FAILED) fail_msg("%s", r[i].e->start_err->msg);
         cp_autofree char *out = run_output(&r[i], 0);
         assert_string_equal(out, want);
         run_free(&r[i]);
