@@ -19,6 +19,7 @@ void cp_mux_free_shared(cp_transport *t) {
     if (!t->mux_shared || t->mux_shared->parsing) return; /* a job on the pool still counts itself there */
     cp_buf_free(&t->mux_shared->id);
     cp_buf_free(&t->mux_shared->text);
+    cp_buf_free(&t->mux_shared->body);
     free(t->mux_shared);
     t->mux_shared = NULL;
 }

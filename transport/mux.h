@@ -83,6 +83,7 @@ struct cp_mux_shared {
     size_t parsing;                      /* bytes of MUX_PARSE_BUDGET in use */
     struct mux_job *queue, **queue_tail; /* jobs that wait for the budget */
     cp_buf id, text;                     /* scratch */
+    cp_buf body;                         /* memory for the next answer that is made at once */
     size_t slab_used;
     char *slab_last;
     _Alignas(16) char slab[MUX_SLAB];

@@ -217,7 +217,7 @@ void mux_stops_running(mux *m, pend *p, size_t reply_size) {
 }
 
 static void serve_now(mux *m, cp_str id, incoming *in, uint64_t started_us) {
-    cp_result res = {0};
+    cp_result res = {.body = cp_take(mux_shared_of(m->t)->body)};
     cp_router_call(m->t->router, &in->match, &in->req, &res);
     mux_answer_now(m, id, &in->match, started_us, &res);
 }
