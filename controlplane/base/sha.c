@@ -1,5 +1,8 @@
 #include "base/sha.h"
 
+#include "base/sha_impl.h"
+
+#include <stdatomic.h>
 #include <string.h>
 
 static uint32_t rol(uint32_t x, unsigned n) { return x << n | x >> (32 - n); }
@@ -13,7 +16,7 @@ static void store32(uint8_t *p, uint32_t v) {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (24 - 8 * i));
 }
 
-typedef void compress_fn(uint32_t *h, const uint8_t block[64]);
+typedef void compress_fn(uint32_t *h, const uint8_t *p, size_t blocks);
 
 /* Section 5.1.1: the last `n` < 64 bytes, a one bit, zeros, the length in bits. */
 static void finish(compress_fn *compress, uint32_t *h, const uint8_t *rest, size_t n, uint64_t total) {
@@ -23,7 +26,7 @@ static void finish(compress_fn *compress, uint32_t *h, const uint8_t *rest, size
     tail[n] = 0x80;
     store32(tail + size - 8, (uint32_t)(total >> 29));
     store32(tail + size - 4, (uint32_t)(total << 3));
-    for (size_t i = 0; i < size; i += 64) compress(h, tail + i);
+    compress(h, tail, size / 64);
 }
 
 /* ---- SHA-1, section 6.1 ---- */
@@ -52,18 +55,21 @@ static void sha1_block(uint32_t *h, const uint8_t block[64]) {
     h[4] += e;
 }
 
+static void sha1_blocks(uint32_t *h, const uint8_t *p, size_t blocks) {
+    for (; blocks; blocks--, p += 64) sha1_block(h, p);
+}
+
 void cp_sha1(const void *p, size_t n, uint8_t out[CP_SHA1_SIZE]) {
     uint32_t h[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
     const uint8_t *in = n ? p : (const void *)"";
-    size_t i = 0;
-    for (; n - i >= 64; i += 64) sha1_block(h, in + i);
-    finish(sha1_block, h, in + i, n - i, n);
+    sha1_blocks(h, in, n / 64);
+    finish(sha1_blocks, h, in + n / 64 * 64, n % 64, n);
     for (int j = 0; j < 5; j++) store32(out + 4 * j, h[j]);
 }
 
 /* ---- SHA-256, section 6.2 ---- */
 
-static const uint32_t K[64] = {
+const uint32_t sha256_k[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
     0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
@@ -93,17 +99,34 @@ static void sha256_block(uint32_t *h, const uint8_t block[64]) {
         w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
     for (int t = 0; t < 64; t += 8) {
-        round256(a, b, c, &d, e, f, g, &i, K[t] + w[t]);
-        round256(i, a, b, &c, d, e, f, &g, K[t + 1] + w[t + 1]);
-        round256(g, i, a, &b, c, d, e, &f, K[t + 2] + w[t + 2]);
-        round256(f, g, i, &a, b, c, d, &e, K[t + 3] + w[t + 3]);
-        round256(e, f, g, &i, a, b, c, &d, K[t + 4] + w[t + 4]);
-        round256(d, e, f, &g, i, a, b, &c, K[t + 5] + w[t + 5]);
-        round256(c, d, e, &f, g, i, a, &b, K[t + 6] + w[t + 6]);
-        round256(b, c, d, &e, f, g, i, &a, K[t + 7] + w[t + 7]);
+        round256(a, b, c, &d, e, f, g, &i, sha256_k[t] + w[t]);
+        round256(i, a, b, &c, d, e, f, &g, sha256_k[t + 1] + w[t + 1]);
+        round256(g, i, a, &b, c, d, e, &f, sha256_k[t + 2] + w[t + 2]);
+        round256(f, g, i, &a, b, c, d, &e, sha256_k[t + 3] + w[t + 3]);
+        round256(e, f, g, &i, a, b, c, &d, sha256_k[t + 4] + w[t + 4]);
+        round256(d, e, f, &g, i, a, b, &c, sha256_k[t + 5] + w[t + 5]);
+        round256(c, d, e, &f, g, i, a, &b, sha256_k[t + 6] + w[t + 6]);
+        round256(b, c, d, &e, f, g, i, &a, sha256_k[t + 7] + w[t + 7]);
     }
     const uint32_t v[8] = {a, b, c, d, e, f, g, i};
     for (int t = 0; t < 8; t++) h[t] += v[t];
+}
+
+void sha256_blocks_portable(uint32_t h[8], const uint8_t *p, size_t blocks) {
+    for (; blocks; blocks--, p += 64) sha256_block(h, p);
+}
+
+static void sha256_blocks(uint32_t *h, const uint8_t *p, size_t blocks) {
+#if defined(__x86_64__)
+    static atomic_int usable; /* 0: not asked yet; 1: no; 2: yes */
+    int u = atomic_load_explicit(&usable, memory_order_relaxed);
+    if (!u) atomic_store_explicit(&usable, u = 1 + sha256_x86_usable(), memory_order_relaxed);
+    if (u == 2) {
+        sha256_blocks_x86(h, p, blocks);
+        return;
+    }
+#endif
+    sha256_blocks_portable(h, p, blocks);
 }
 
 void cp_sha256_init(cp_sha256 *s) {
@@ -119,16 +142,16 @@ void cp_sha256_update(cp_sha256 *s, const void *p, size_t n) {
         size_t take = n < 64 - have ? n : 64 - have;
         if (take) memcpy(s->block + have, in, take);
         if (have + take < 64) return;
-        sha256_block(s->h, s->block);
+        sha256_blocks(s->h, s->block, 1);
         in += take;
         n -= take;
     }
-    for (; n >= 64; in += 64, n -= 64) sha256_block(s->h, in);
-    if (n) memcpy(s->block, in, n);
+    if (n >= 64) sha256_blocks(s->h, in, n / 64);
+    if (n % 64) memcpy(s->block, in + n / 64 * 64, n % 64);
 }
 
 void cp_sha256_final(cp_sha256 *s, uint8_t out[CP_SHA256_SIZE]) {
-    finish(sha256_block, s->h, s->block, s->total % 64, s->total);
+    finish(sha256_blocks, s->h, s->block, s->total % 64, s->total);
     for (int i = 0; i < 8; i++) store32(out + 4 * i, s->h[i]);
 }
 
