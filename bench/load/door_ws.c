@@ -1,0 +1,103 @@
+/* Doors "ws": one WebSocket that carries all operations, and "ws-close": one for each operation, which shows what the
+ * first call of a client costs. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "load/doors.h"
+#include "load/load.h"
+#include "load/request.h"
+#include "load/ws.h"
+
+enum { MESSAGE_MAX = 1 << 30 };
+
+#define BESIDE "beside" /* the id of the stream beside; those of slots are numbers */
+
+static void ws_open(conn *c) {
+    c->fd = ws_dial();
+    cp_frame_in_fini(&c->ws);
+    cp_frame_in_init(&c->ws, CP_FRAME_CLIENT, MESSAGE_MAX);
+}
+
+static void make(cp_buf *out, slot *s, unsigned number) {
+    cp_autobuf cp_buf body = {0};
+    char id[16];
+    snprintf(id, sizeof id, "%u", number);
+    request_body(&body, s->op, s->step);
+    ws_put_request(out, id, opt.method, opt.path, request_has_body() ? &body : NULL);
+}
+
+/* A slot that asks the same each time has its frame made once, so that what is measured is the server. */
+static void ws_put_slot(conn *c, slot *s, unsigned nth) {
+    unsigned number = s->index * (unsigned)opt.burst + nth;
+    if (!request_fixed()) {
+        make(&c->out, s, number);
+        return;
+    }
+    cp_buf *frame = &c->made[number];
+    if (!frame->n) make(frame, s, number);
+    cp_buf_add(&c->out, frame->p, frame->n);
+}
+
+static void begin_beside(conn *c) {
+    cp_buf body = {.p = (char *)(uintptr_t)opt.beside, .n = strlen(opt.beside)};
+    ws_put_request(&c->out, BESIDE, "POST", "/api/execute/stream", &body);
+    c->beside_open = true;
+}
+
+static void message(conn *c, cp_str m, uint64_t now) {
+    if (ws_is_stream(m)) {
+        engine_beside(ws_stdout_bytes(m));
+        return;
+    }
+    cp_str id = ws_response_id(m);
+    if (cp_str_is(id, BESIDE)) {
+        c->beside_open = false; /* it has ended before the measurement: once more */
+        begin_beside(c);
+        return;
+    }
+    size_t number = strtoul(id.p, NULL, 10) / (unsigned)opt.burst;
+    if (number >= c->nslots) die("a response with a foreign id");
+    engine_reply(&c->slots[number], now);
+}
+
+static void ws_take(conn *c, char *p, size_t n, uint64_t now) {
+    cp_frame_event ev;
+    for (size_t at = 0, used; cp_frame_next(&c->ws, p + at, n - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
+        at += used;
+        errno = 0;
+        if (ev.kind == CP_FRAME_CLOSE || ev.kind == CP_FRAME_ERROR) die("the WebSocket was closed");
+        if (ev.kind == CP_FRAME_PING)
+            cp_frame_put(&c->out, CP_OP_PONG, true, ev.payload.p, ev.payload.n, (const uint8_t[4]){1, 2, 3, 4});
+        if (ev.kind == CP_FRAME_MESSAGE) message(c, ev.payload, now);
+    }
+}
+
+/* The command would go on without us: it is ended, and its end awaited. */
+static void end_beside(conn *c) {
+    static const char cancel[] = "{\"type\":\"cancel\",\"id\":\"" BESIDE "\",\"kill\":true}";
+    static char in[64 << 10];
+    ws_put(&c->out, cancel, sizeof cancel - 1);
+    engine_flush(c);
+    for (;;) {
+        ssize_t k = read(c->fd, in, sizeof in);
+        if (k <= 0) die("the stream beside did not end");
+        cp_frame_event ev;
+        for (size_t at = 0, used; cp_frame_next(&c->ws, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
+            at += used;
+            bool ours = ev.kind == CP_FRAME_MESSAGE && !ws_is_stream(ev.payload) &&
+                        memmem(ev.payload.p, ev.payload.n < 100 ? ev.payload.n : 100, BESIDE, sizeof BESIDE - 1);
+            if (ours) return;
+        }
+    }
+}
+
+const door door_ws = {.name = "ws",
+                      .open = ws_open,
+                      .put = ws_put_slot,
+                      .take = ws_take,
+                      .begin_beside = begin_beside,
+                      .end_beside = end_beside};
+const door door_ws_close = {
+    .name = "ws-close", .one_slot = true, .per_op = true, .open = ws_open, .put = ws_put_slot, .take = ws_take};

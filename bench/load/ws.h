@@ -1,0 +1,18 @@
+#pragma once
+/* The client's end of the multiplexed WebSocket (RFC 6455; the messages are those of the sandbox API). */
+#include <stdbool.h>
+
+#include "base/buf.h"
+#include "transport/frame.h"
+
+/* Connects to /ws and waits until that is open; the socket blocks. */
+int ws_dial(void);
+/* Appends a whole text message. */
+void ws_put(cp_buf *out, const char *p, size_t n);
+/* Appends a request with this id; body: JSON or NULL. */
+void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body);
+/* The id of a response, as the text after "id":", up to its quote; dies unless its status is 200. */
+cp_str ws_response_id(cp_str message);
+static inline bool ws_is_stream(cp_str m) { return m.n > 16 && memcmp(m.p, "{\"type\":\"stream\"", 16) == 0; }
+/* Bytes of the child's stdout in a stream message; 0 for other events. */
+uint64_t ws_stdout_bytes(cp_str message);
