@@ -25,7 +25,8 @@ struct cp_exec_impl {
 
     bool listed;                 /* in the tables, which hold a reference */
     cp_exec *prev, *next;        /* all, in order of start */
-    cp_exec *older, *newer;      /* ended, in order of end */
+    cp_exec *older, *newer;      /* in the history that it is in */
+    uint64_t end_number;         /* the order of end over both */
     cp_exec *id_next, *pid_next; /* hash chains */
 
     cp_exec_watch *watches;
@@ -68,17 +69,24 @@ struct cp_held_child {
     char *key;
 };
 
+/* Ended ones of a sort, in order of end. */
+struct cp_exec_history {
+    cp_exec *oldest, *newest;
+    size_t n;
+    uint64_t bytes; /* of their logs */
+};
+
 struct cp_execs {
     cp_services *svc;
     char *bash; /* its path */
     cp_exec **by_id, **by_pid;
     size_t mask;
     cp_exec *first, *last;
-    cp_exec *oldest, *newest; /* ended */
-    size_t running, ended, plain;
+    struct cp_exec_history ended, ended_plain; /* with logs on disk; without (not durable) */
+    uint64_t ends;                             /* so many have ended */
+    size_t running;
     uint64_t running_bytes; /* logs of what runs, as of the last look */
     size_t oneshots;        /* running buffered calls without a session: what the pool serves */
-    uint64_t log_bytes, plain_bytes;
     cp_timer age;
     struct cp_held_child *held;
     struct cp_orphan *orphans; /* children of former servers that nobody wants, until they are gone */

@@ -74,19 +74,21 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
 
 /* ---- history ---- */
 
-static bool plain(const cp_exec *e) { return !e->durable; }
+static struct cp_exec_history *history_of(const cp_exec *e) {
+    struct cp_execs *x = e->svc->execs;
+    return e->durable ? &x->ended : &x->ended_plain;
+}
 
 static void leave_history(cp_exec *e) {
-    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_history *h = history_of(e);
     struct cp_exec_impl *i = e->impl;
     if (i->older) i->older->impl->newer = i->newer;
-    else x->oldest = i->newer;
+    else h->oldest = i->newer;
     if (i->newer) i->newer->impl->older = i->older;
-    else x->newest = i->older;
+    else h->newest = i->older;
     i->older = i->newer = NULL;
-    x->ended--;
-    *(plain(e) ? &x->plain_bytes : &x->log_bytes) -= i->log_bytes;
-    if (plain(e)) x->plain--;
+    h->n--;
+    h->bytes -= i->log_bytes;
 }
 
 void cp_exec_evict(cp_exec *e) {
@@ -98,37 +100,36 @@ void cp_exec_evict(cp_exec *e) {
     cp_exec_unlist(e);
 }
 
-/* The oldest of its sort. */
-static cp_exec *oldest(struct cp_execs *x, bool is_plain) {
-    cp_exec *e = x->oldest;
-    while (e && plain(e) != is_plain) e = e->impl->newer;
-    return e;
+static cp_exec *oldest(const struct cp_execs *x) {
+    cp_exec *a = x->ended.oldest, *b = x->ended_plain.oldest;
+    return a && (!b || a->impl->end_number < b->impl->end_number) ? a : b;
 }
 
+/* Runs at each end: it may look at what goes, not at what stays. */
 static void trim(cp_services *s) {
     struct cp_execs *x = s->execs;
+    struct cp_exec_history *logs = &x->ended, *plain = &x->ended_plain;
     cp_exec *e;
-    while (x->ended > (size_t)s->config->history) cp_exec_evict(x->oldest);
-    while (x->log_bytes + x->running_bytes > (uint64_t)s->config->log_total && (e = oldest(x, false))) cp_exec_evict(e);
+    while (logs->n + plain->n > (size_t)s->config->history) cp_exec_evict(oldest(x));
+    while (logs->n && logs->bytes + x->running_bytes > (uint64_t)s->config->log_total) cp_exec_evict(logs->oldest);
     /* The newest stays whatever its size: its id has just been given out. */
-    while ((x->plain > CP_HISTORY_PLAIN || (x->plain_bytes > CP_HISTORY_PLAIN_BYTES && x->plain > 1)) &&
-           (e = oldest(x, true)))
-        cp_exec_evict(e);
+    while (plain->n > CP_HISTORY_PLAIN || (plain->bytes > CP_HISTORY_PLAIN_BYTES && plain->n > 1))
+        cp_exec_evict(plain->oldest);
     int64_t before = cp_wall_ms() - s->config->history_age * 1000;
-    while ((e = x->oldest) && e->ended_wall < before) cp_exec_evict(e);
+    while ((e = oldest(x)) && e->ended_wall < before) cp_exec_evict(e);
 }
 
 void cp_exec_retain(cp_exec *e) {
-    struct cp_execs *x = e->svc->execs;
+    struct cp_exec_history *h = history_of(e);
     struct cp_exec_impl *i = e->impl;
     for (int k = 0; k < 2; k++) i->log_bytes += cp_output_kept(e->out[k]);
-    i->older = x->newest;
-    if (x->newest) x->newest->impl->newer = e;
-    else x->oldest = e;
-    x->newest = e;
-    x->ended++;
-    *(plain(e) ? &x->plain_bytes : &x->log_bytes) += i->log_bytes;
-    if (plain(e)) x->plain++;
+    i->end_number = e->svc->execs->ends++;
+    i->older = h->newest;
+    if (h->newest) h->newest->impl->newer = e;
+    else h->oldest = e;
+    h->newest = e;
+    h->n++;
+    h->bytes += i->log_bytes;
     trim(e->svc);
 }
 
