@@ -342,6 +342,13 @@ void call_stdin_taken(conflux_call *c, uint64_t n) {
     pthread_mutex_unlock(&c->mu);
 }
 
+size_t call_stdin_pending(conflux_call *c) {
+    pthread_mutex_lock(&c->mu);
+    size_t n = c->stdin_owed;
+    pthread_mutex_unlock(&c->mu);
+    return n;
+}
+
 static int take_room(conflux_call *c, size_t n, conflux_error *err) {
     int rc = 0;
     pthread_mutex_lock(&c->mu);

@@ -147,6 +147,7 @@ void call_launch(conflux_call *c, const conflux_handlers *h);
 /* A copy of JSON text that is an object, with "key":value pairs (each with a comma behind) put in front. */
 void json_insert(cp_buf *out, cp_str object, cp_str pairs);
 void call_stdin_taken(conflux_call *c, uint64_t n); /* the server acknowledged n bytes of input */
+size_t call_stdin_pending(conflux_call *c);         /* bytes that it has not */
 void msg_free(out_msg *m);
 
 /* ---- table.c: calls in flight, by id ---- */

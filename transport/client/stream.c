@@ -141,6 +141,8 @@ int conflux_stream_stdin(conflux_stream *s, const void *data, size_t n, int eof,
     return conflux_call_stdin(s->call, data, n, eof, err);
 }
 
+size_t conflux_stream_stdin_pending(const conflux_stream *s) { return call_stdin_pending(s->call); }
+
 void conflux_stream_cancel(conflux_stream *s, int kill) { conflux_call_cancel(s->call, kill); }
 
 void conflux_stream_free(conflux_stream *s) {

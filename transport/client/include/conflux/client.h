@@ -227,6 +227,9 @@ int conflux_stream_resume(conflux_stream *stream, conflux_error *err);
 
 /* Input of the command; see conflux_call_stdin. */
 int conflux_stream_stdin(conflux_stream *stream, const void *data, size_t n, int eof, conflux_error *err);
+/* How much of that input the command is not known to have taken. When it is 0 after a lost connection, input can go on
+ * with what follows once the stream is resumed; otherwise nobody knows from which byte on. Never blocks. */
+size_t conflux_stream_stdin_pending(const conflux_stream *stream);
 
 /* Ends it from another thread: kill 0 leaves the command running, else it is ended with its whole tree. What is queued
  * can still be read; then conflux_stream_next says CANCELLED, or the server's own end. */
@@ -257,7 +260,8 @@ conflux_call *conflux_start(conflux_client *client, const conflux_request *reque
 void conflux_call_cancel(conflux_call *call, int kill);
 /* n bytes of events were consumed (manual_consume): the sender may send as many more. */
 void conflux_call_consumed(conflux_call *call, size_t n);
-/* Input for a command that was started with "stdin":"open". Waits while the command has 1 MiB of it still to take. -1: UNSUPPORTED over HTTP, or the call is over (its end says why). */
+/* Input for a command that was started with "stdin":"open". Waits while the command has 1 MiB of it still to take. -1:
+ * UNSUPPORTED over HTTP, or the call is over (its end says why). */
 int conflux_call_stdin(conflux_call *call, const void *data, size_t n, int eof, conflux_error *err);
 void conflux_call_free(conflux_call *call); /* the handle, not the call, which goes on. NULL is fine */
 
