@@ -7,32 +7,12 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static char listen_host[256];
 
 static void announce(uint16_t port) {
     printf("conflux: listening on http://%s:%u\n", listen_host, port);
     fflush(stdout);
-}
-
-/* conflux-server lies beside this program (a build tree) or in libexec (installed); CONFLUX_SERVER names another. */
-static int find_server(char out[PATH_MAX], cp_err *err) {
-    const char *named = getenv("CONFLUX_SERVER");
-    if (named && *named) {
-        snprintf(out, PATH_MAX, "%s", named);
-        return access(out, X_OK) == 0 ? 0 : cp_fail(err, CP_E_NOT_FOUND, "CONFLUX_SERVER: %s cannot be executed", out);
-    }
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n < 0) return cp_fail(err, CP_E_INTERNAL_ERROR, "cannot read /proc/self/exe");
-    self[n] = '\0';
-    *strrchr(self, '/') = '\0';
-    static const char *const places[] = {"conflux-server", "../libexec/conflux/conflux-server"};
-    for (size_t i = 0; i < CP_COUNT(places); i++) {
-        if (snprintf(out, PATH_MAX, "%s/%s", self, places[i]) < PATH_MAX && access(out, X_OK) == 0) return 0;
-    }
-    return cp_fail(err, CP_E_NOT_FOUND, "conflux-server is neither beside this program nor in ../libexec/conflux");
 }
 
 static void serve_help(void) {
@@ -53,12 +33,13 @@ int cp_cli_serve(char **argv) {
     char server[PATH_MAX];
     cp_buf text = {0};
     int status = 2;
-    if (cp_config_load(&cfg, argv, &cmd, &run, &err) < 0) {
+    if (cp_config_load(&cfg, argv + 1, &cmd, &run, &err) < 0) {
         fprintf(stderr, "conflux: %s\n", err.msg);
     } else if (run == CP_RUN_HELP) {
         serve_help();
         status = 0;
-    } else if (cp_config_resolve(&cfg, &err) < 0 || find_server(server, &err) < 0) {
+    } else if (cp_config_resolve(&cfg, &err) < 0 ||
+               cp_find_program("conflux-server", "CONFLUX_SERVER", server, &err) < 0) {
         fprintf(stderr, "conflux: %s\n", err.msg);
         status = 1;
     } else {

@@ -16,24 +16,28 @@ LAYERS = [
     (r"controlplane/keeper/(client|wire|exit)[^/]*$", "keeper protocol", LOW),
     (r"controlplane/keeper/", "keeper process", LOW),
     (r"controlplane/registry/", "registry", LOW),
+    (r"controlplane/services/(archive|files|path|tar|watch_glob)[^/]*$", "files", LOW),
     (r"controlplane/services/", "services", SERVICES),
     (r"transport/(frame|handshake)[^/]*$", "codec", LOW),
     (r"transport/client/", "client library", LOW),
     (r"handlers/", "handlers", HANDLERS),
     (r"transport/", "transport", TRANSPORT),
+    (r"controlplane/cli/", "command line", SERVICES),
     (r"controlplane/[^/]*$", "program", TOP),
 ]
 # Sideways that is meant.
 MAY_ALSO = {("keeper process", "keeper protocol"), ("client library", "codec")}
 # Downwards that is not: the keeper process is linked into nobody but its own program.
-MAY_NOT = {(upper, "keeper process") for upper in ("services", "handlers", "transport")}
+MAY_NOT = {(upper, "keeper process") for upper in ("services", "handlers", "transport", "command line")}
+# The command line is a user of the library: its public header, base, and what is done to files alone.
+MAY_NOT |= {("command line", low) for low in ("keeper protocol", "registry", "codec")}
 
 # Libraries, and where alone they may be seen. The keeper sees libc only.
 LIBRARIES = [
     (r"sqlite3\.h$", r"controlplane/registry/", "SQL stays in registry/"),
     (r"civetweb\.h$", r"transport/", "CivetWeb stays in transport/"),
     (r"yyjson\.h$", r"controlplane/base/json", "use base/json.h"),
-    (r"(curl|openssl)/", r"transport/client/|controlplane/cli_", "clients only: the server does not link it"),
+    (r"(curl|openssl)/", r"transport/client/", "clients only: the server does not link it"),
     (r"base/json\.h$", r"(?!controlplane/keeper/|controlplane/base/(?!json))", "must stay free of JSON"),
 ]
 DEF_USERS = r"controlplane/|handlers/"
@@ -65,6 +69,8 @@ def check_include(root, source, included):
     target = resolve(root, source, included)
     if target is None:
         return None
+    if source.startswith("controlplane/cli/") and target.startswith("transport/client/"):
+        return f"includes {included}: only <conflux/client.h>"
     if target.endswith(".def") and not re.match(DEF_USERS, source):
         return f"includes {target}: only base, controlplane and handlers may"
     to = layer_of(target)
