@@ -13,7 +13,8 @@
 
 typedef struct cp_outbox cp_outbox;
 
-enum { CP_OUTBOX_LOW = 64 * 1024, CP_OUTBOX_HIGH = 1024 * 1024 };
+/* LOW: two full frames go out in one system call, which wakes the peer half as often (a fifth more reads of 1 MB). */
+enum { CP_OUTBOX_LOW = 128 * 1024, CP_OUTBOX_HIGH = 1024 * 1024 };
 /* Of all outboxes together. Each is bounded but for one large body, and there may be 10,000 of them. */
 enum { CP_OUTBOX_BUDGET = 512 * 1024 * 1024, CP_OUTBOX_SHORT_STALL_MS = 2000 };
 

@@ -321,7 +321,7 @@ static void on_broken(void *arg) { cp_ws_cut(arg); }
 
 void cp_ws_send(cp_ws *ws, unsigned opcode, const void *p, size_t n) {
     if (ws->ended) return;
-    if (n <= CP_OUTBOX_LOW / 4) {
+    if (n <= CP_OUTBOX_LOW / 8) {
         cp_frame_put(cp_outbox_tail(&ws->out, CP_FRAME_HEAD_MAX + n), opcode, true, p, n, NULL);
         cp_outbox_commit(&ws->out);
         return;
