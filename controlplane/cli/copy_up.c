@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/sha.h"
+#include "services/archive.h"
 #include "services/files_walk.h"
 #include "services/tar.h"
 
@@ -45,7 +46,7 @@ typedef struct folder {
     cli *c;
     const char *local, *remote;
     cp_buf tar;
-    cp_buf modes; /* headers of folders that we could not write into if they had their mode from the start */
+    cp_buf closed; /* folders that their owner cannot fill: mode and name, each with a NUL */
     cli_progress progress;
     int worst; /* what was left out */
 } folder;
@@ -73,22 +74,6 @@ static int left_out(folder *f, const char *name, const char *why) {
     return CLI_OK;
 }
 
-/* The server unpacks no link that leads out of the folder (services/archive_unpack.c has the rule). */
-static bool leads_out(const char *relative, const char *target) {
-    int depth = 0;
-    bool down = false;
-    for (const char *p = relative; *p; p++) depth += *p == '/';
-    if (*target == '/') return true;
-    for (const char *p = target; *p;) {
-        size_t n = strcspn(p, "/");
-        bool up = n == 2 && memcmp(p, "..", 2) == 0;
-        if (up && (down || --depth < 0)) return true;
-        down |= n && !up && !(n == 1 && *p == '.');
-        p += n + (p[n] == '/');
-    }
-    return false;
-}
-
 static cp_tar_entry header(const cp_walk_entry *e, char type, const struct stat *st) {
     return (cp_tar_entry){.type = type, .path = e->relative, .mode = st->st_mode & 0777, .mtime = st->st_mtim.tv_sec};
 }
@@ -98,7 +83,9 @@ static int put_link(folder *f, const cp_walk_entry *e) {
     ssize_t n = readlinkat(e->dir, e->name, target, sizeof target - 1);
     if (n < 0) return left_out(f, e->relative, strerror(errno));
     target[n] = '\0';
-    if (leads_out(e->relative, target)) return left_out(f, e->relative, "the link leads out of the folder");
+    unsigned depth = 0;
+    for (const char *p = e->relative; *p; p++) depth += *p == '/';
+    if (!cp_unpack_link_inside(target, depth)) return left_out(f, e->relative, "the link leads out of the folder");
     cp_tar_entry t = header(e, CP_TAR_SYMLINK, &e->st);
     t.link = target;
     cp_tar_put(&f->tar, &t);
@@ -110,10 +97,7 @@ static int put_folder(folder *f, const cp_walk_entry *e) {
     cp_buf_addf(&name, "%s/", e->relative);
     cp_tar_entry t = header(e, CP_TAR_DIR, &e->st);
     t.path = cp_buf_z(&name);
-    if ((t.mode & 0700) != 0700) {
-        cp_tar_put(&f->modes, &t);
-        t.mode |= 0700;
-    }
+    if ((t.mode & 0700) != 0700) cp_buf_addf(&f->closed, "%04o%c%s%c", t.mode, 0, e->relative, 0);
     cp_tar_put(&f->tar, &t);
     return CLI_OK;
 }
@@ -155,6 +139,23 @@ static int put_entry(folder *f, const cp_walk_entry *e) {
     return left_out(f, e->relative, "it is neither file, folder nor link");
 }
 
+/* The server lets the owner into every folder that it unpacks. */
+static int close_folders(folder *f) {
+    int rc = CLI_OK;
+    for (const char *p = f->closed.p, *end = p + f->closed.n; !rc && p < end; p += strlen(p) + 1) {
+        cp_autobuf cp_buf body = {0}, path = {0};
+        cli_autoanswer cli_answer a = {0};
+        const char *mode = p;
+        p += strlen(p) + 1;
+        cp_buf_addf(&path, "%s/%s", f->remote, p);
+        cp_jw w = cli_path_body(f->c, &body, cp_buf_z(&path));
+        cp_jw_kz(&w, "mode", mode);
+        cp_jw_end_obj(&w);
+        rc = cli_post(f->c, "/api/files/chmod", &body, &a);
+    }
+    return rc;
+}
+
 static uint64_t size_of(const cp_where *w) {
     cp_walk_entry e;
     uint64_t size = 0;
@@ -180,8 +181,8 @@ static int walk_folder(folder *f, const cp_where *w) {
         f->worst = CLI_FAILED;
     }
     cp_walk_close(walk);
-    cp_buf_add(&f->tar, f->modes.p, f->modes.n);
-    return rc ? rc : flush(f); /* also an empty one: it makes the folder */
+    if (!rc) rc = flush(f); /* also an empty one: it makes the folder */
+    return rc ? rc : close_folders(f);
 }
 
 int cli_copy_folder_up(cli *c, const char *local, const char *remote) {
@@ -194,7 +195,7 @@ int cli_copy_folder_up(cli *c, const char *local, const char *remote) {
     int rc = walk_folder(&f, &w);
     cli_progress_end(&f.progress);
     cp_buf_free(&f.tar);
-    cp_buf_free(&f.modes);
+    cp_buf_free(&f.closed);
     cp_files_close(files);
     return rc ? rc : f.worst;
 }

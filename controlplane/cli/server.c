@@ -112,15 +112,14 @@ int cli_cmd_ports(cli *c) { return print_table(c, "/api/ports", "ports", put_por
 static void put_pending(cli_table *t, yyjson_val *list) {
     size_t i, n, k, m;
     yyjson_val *conn, *rq;
-    cli_table_row(t, (const char *[]){"CONNECTION", "STATE", "AGE", "BYTES", "ROUTE"}, 5);
+    cli_table_row(t, (const char *[]){"PEER", "STATE", "AGE", "BYTES", "ROUTE"}, 5);
     yyjson_arr_foreach(list, i, n, conn) {
-        char number[24];
-        cli_num_text(conn, "id", number);
-        yyjson_arr_foreach(yyjson_obj_get(conn, "requests"), k, m, rq) {
+        yyjson_arr_foreach(yyjson_obj_get(conn, "pending"), k, m, rq) {
             char age[32], bytes[24];
             snprintf(age, sizeof age, "%.1f s", (double)cli_num(rq, "ageMs") / 1000);
             cli_num_text(rq, "bytes", bytes);
-            cli_table_row(t, (const char *[]){number, cli_str(rq, "state"), age, bytes, cli_str(rq, "route")}, 5);
+            cli_table_row(
+                t, (const char *[]){cli_str(conn, "peer"), cli_str(rq, "state"), age, bytes, cli_str(rq, "route")}, 5);
         }
     }
 }

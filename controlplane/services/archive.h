@@ -17,6 +17,9 @@ void cp_pack_close(cp_pack *p); /* NULL is fine */
 
 /* ---- unpacking ---- */
 
+/* May a symbolic link to target be unpacked so many folders below the root? */
+bool cp_unpack_link_inside(const char *target, unsigned depth);
+
 typedef struct cp_unpack cp_unpack;
 typedef struct cp_unpack_limits {
     uint64_t entries, bytes; /* as unpacked */

@@ -141,7 +141,7 @@ static int make_dir(cp_unpack *u, cp_err *err) {
     return there < 0 ? -1 : 0;
 }
 
-static bool link_stays_inside(const char *target, unsigned depth) {
+bool cp_unpack_link_inside(const char *target, unsigned depth) {
     bool down = false;
     if (*target == '/' || !*target) return false;
     for (const char *p = target; *p;) {
@@ -157,7 +157,7 @@ static bool link_stays_inside(const char *target, unsigned depth) {
 }
 
 static int make_symlink(cp_unpack *u, const char *target, cp_err *err) {
-    if (!link_stays_inside(target, u->depth)) return unsafe(u, "The link may lead out of the folder", err);
+    if (!cp_unpack_link_inside(target, u->depth)) return unsafe(u, "The link may lead out of the folder", err);
     if (symlinkat(target, u->dir, u->temp) < 0) return failed(u, "symlink", err);
     return publish(u, err);
 }
