@@ -8,7 +8,7 @@ import sys
 import time
 
 FIELDS = ("id", "title", "unit", "rounds", "min", "median", "max", "method", "target", "met")
-UNITS = {"/s", "us", "ms", "MB", "MB/s", "B", "ratio", "count"}
+UNITS = {"/s", "us", "ms", "MB", "MB/s", "B", "ratio", "count", "%"}
 
 
 class Figure:

@@ -1,4 +1,5 @@
 """The programs of a run: servers, raw servers and the load program. All die with us, however we end."""
+import contextlib
 import ctypes
 import http.client
 import json
@@ -14,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFLUX = os.environ.get("CONFLUX_BIN", str(ROOT / "build/conflux"))
 LOAD = os.environ.get("CONFLUX_LOAD", str(pathlib.Path(CONFLUX).parent / "bench/load"))
 OFF = "__DISABLE_SESSION__"
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -65,6 +66,23 @@ def children(pid):
         found += below
         todo += below
     return found
+
+
+def become_reaper():
+    """Whatever our children leave behind becomes our child, so that end_all finds it."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_all():
+    """Ends every process that this run has left; only descendants of ours are looked at."""
+    while left := children(os.getpid()):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)  # a killed process is there until its parent has reaped it
 
 
 class Http:

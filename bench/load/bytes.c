@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -32,21 +34,25 @@ static void count(void *total, const char *p, size_t n) {
     *(uint64_t *)total += n;
 }
 
-/* Reads to the end of one response. */
-static void receive(int fd, http_in *in) {
+static uint64_t last_byte; /* when it came: waiting in vain for the end is no part of a rate */
+
+/* Reads to the end of one response. False: it was cut, or nothing came for the time of --timeout. */
+static bool receive(int fd, http_in *in) {
     static char buf[BLOCK];
+    struct timeval patience = {.tv_sec = (time_t)(opt.timeout_ms / 1000), .tv_usec = opt.timeout_ms % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     while (in->state != HTTP_DONE) {
         ssize_t k = read(fd, buf, sizeof buf);
-        if (k < 0) die("read");
-        if (k == 0 && in->unending) return;
+        if (k <= 0) return k == 0 && in->unending;
+        last_byte = cp_now_ns();
         errno = 0;
-        if (k == 0) die("the response was cut");
         http_in_feed(in, buf, (size_t)k);
         if (in->status && (in->status < 200 || in->status > 299)) {
             fprintf(stderr, "%.*s\n", (int)(k > 500 ? 500 : k), buf);
             die("not a 200 response");
         }
     }
+    return true;
 }
 
 static void send_head(int fd, uint64_t length, const char *body) {
@@ -65,7 +71,7 @@ int bytes_get(void) {
     http_in in = {.body = count, .ctx = &bytes};
     opt.method = "GET";
     send_head(fd, 0, NULL);
-    receive(fd, &in);
+    if (!receive(fd, &in)) die("the response was cut");
     bytes_report("get", bytes, cp_now_ns() - begin, "");
     return 0;
 }
@@ -77,7 +83,7 @@ int bytes_put(void) {
     opt.method = "PUT";
     send_head(fd, (uint64_t)opt.size, NULL);
     bytes_send(fd, (uint64_t)opt.size);
-    receive(fd, &in);
+    if (!receive(fd, &in)) die("the response was cut");
     bytes_report("put", (uint64_t)opt.size, cp_now_ns() - begin, "");
     return 0;
 }
@@ -122,7 +128,7 @@ int bytes_stream(void) {
 typedef struct sse {
     cp_buf line;
     uint64_t bytes;
-    bool complete;
+    bool complete; /* an event with --event has come */
 } sse;
 
 /* Length of the JSON string that begins at p, its escapes undone. In what we measure \u stands for control characters
@@ -141,14 +147,21 @@ static uint64_t string_bytes(const char *p, const char *end) {
     }
 }
 
+/* --encoding base64: what a string of that stands for. */
+static uint64_t data_bytes(cp_str text) {
+    uint64_t n = string_bytes(text.p, text.p + text.n);
+    if (!opt.encoding) return n;
+    return n / 4 * 3 - (n && text.p[n - 1] == '=') - (n > 1 && text.p[n - 2] == '=');
+}
+
 static void event(sse *s, cp_str line) {
     static const char data[] = "\"data\":\"";
     size_t head = line.n < SSE_HEAD ? line.n : SSE_HEAD;
     if (memmem(line.p, head, "\"stdout\"", 8)) {
         const char *p = memmem(line.p, line.n, data, sizeof data - 1);
-        if (p) s->bytes += string_bytes(p + sizeof data - 1, line.p + line.n);
+        if (p) s->bytes += data_bytes((cp_str){p + sizeof data - 1, (size_t)(line.p + line.n - p) - (sizeof data - 1)});
     }
-    s->complete |= memmem(line.p, head, "\"complete\"", 10) != NULL;
+    if (opt.event) s->complete |= memmem(line.p, head, opt.event, strlen(opt.event)) != NULL;
 }
 
 static void take_lines(void *ctx, const char *p, size_t n) {
@@ -167,6 +180,6 @@ int bytes_sse(void) {
     sse s = {0};
     http_in in = {.body = take_lines, .ctx = &s};
     send_head(fd, opt.body ? strlen(opt.body) : 0, opt.body);
-    receive(fd, &in);
-    return stream_report("sse", s.bytes, cp_now_ns() - begin, s.complete);
+    bool whole = receive(fd, &in);
+    return stream_report("sse", s.bytes, last_byte > begin ? last_byte - begin : 1, whole && s.complete);
 }

@@ -12,7 +12,7 @@
 typedef struct load_options {
     int64_t port, inflight, conns, burst, ops, steps, step_size, size, seconds_ms, warmup_ms, timeout_ms;
     double rate;
-    const char *door, *method, *path, *body, *beside, *file, *event;
+    const char *door, *method, *path, *body, *beside, *file, *event, *encoding;
 } load_options;
 
 extern load_options opt;

@@ -42,10 +42,11 @@ static const struct option {
     {"beside", "JSON", TEXT, &opt.beside, 0, 0, "body of an execute/stream that runs on the same socket all the time; a command for mux"},
     {"size", "BYTES", WHOLE, &opt.size, 0, INT64_C(1) << 40, "what put and dd-put send"},
     {"file", "PATH", TEXT, &opt.file, 0, 0, "file of dd-get and dd-put, database of commit"},
-    {"event", "TEXT", TEXT, &opt.event, 0, 0, "hold: each request is a stream, held when an event with TEXT has come"},
+    {"event", "TEXT", TEXT, &opt.event, 0, 0, "hold: each request is a stream, held when an event with TEXT has come; sse: complete when one has"},
+    {"encoding", "base64", TEXT, &opt.encoding, 0, 0, "sse: the data of events are base64"},
     {"seconds", "S", SECONDS, &opt.seconds_ms, 3000, 3600000, "measured window (3)"},
     {"warmup", "S", SECONDS, &opt.warmup_ms, 300, 60000, "time before it (0.3)"},
-    {"timeout", "S", SECONDS, &opt.timeout_ms, 10000, 60000, "open loop: patience for answers after the window (10)"},
+    {"timeout", "S", SECONDS, &opt.timeout_ms, 10000, 60000, "patience: calls, for answers after the window; sse, get, put, for the next byte (10)"},
     /* clang-format on */
 };
 
