@@ -26,9 +26,10 @@ void hist_add(hist *h, uint64_t value) {
 
 uint64_t hist_quantile(const hist *h, double q) {
     if (!h->count) return 0;
-    double want = q * (double)h->count;
+    /* Rounded up: a share is reached, not nearly reached; 0.001 * 20000 is a little over 20 and means 20. */
+    double want = q * (double)h->count * (1 - 1e-12);
     uint64_t rank = (uint64_t)want, seen = 0;
-    if ((double)rank < want || rank == 0) rank++; /* rounded up: a share is reached, not nearly reached */
+    if ((double)rank < want || rank == 0) rank++;
     for (size_t i = 0; i < HIST_SIZE; i++) {
         seen += h->steps[i];
         if (seen < rank) continue;
