@@ -41,7 +41,7 @@ typedef struct http_call http_call;
 
 int fail(conflux_error *err, conflux_kind kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* What a transfer that ended with this code means. text: libcurl's own, may be empty. */
-void fail_curl(conflux_error *err, CURLcode rc, const char *text);
+void fail_curl(conflux_error *err, CURLcode rc, CURL *easy, const char *text);
 /* An error body of the server. */
 void fail_server(conflux_error *err, int status, const char *body, size_t n);
 

@@ -67,8 +67,19 @@ static conflux_kind kind_of(CURLcode rc) {
     }
 }
 
-void fail_curl(conflux_error *err, CURLcode rc, const char *text) {
-    fail(err, kind_of(rc), "%s", text && *text ? text : curl_easy_strerror(rc));
+/* libcurl says that it could not connect, and keeps why to itself. */
+static const char *reason(CURLcode rc, CURL *easy) {
+    long sys = 0;
+    if (rc != CURLE_COULDNT_CONNECT || curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &sys) != CURLE_OK || !sys)
+        return NULL;
+    return strerrordesc_np((int)sys);
+}
+
+void fail_curl(conflux_error *err, CURLcode rc, CURL *easy, const char *text) {
+    if (!text || !*text) text = curl_easy_strerror(rc);
+    const char *why = reason(rc, easy), *colon = strrchr(text, ':');
+    if (why && colon) fail(err, kind_of(rc), "%.*s: %s", (int)(colon - text), text, why);
+    else fail(err, kind_of(rc), "%s%s%s", text, why ? ": " : "", why ? why : "");
 }
 
 static void copy_field(yyjson_val *obj, const char *key, char *out, size_t size) {

@@ -256,7 +256,7 @@ static void probe_done(http_call *h, CURLcode rc) {
     long status = 0;
     curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
     if (rc) {
-        fail_curl(&err, rc, h->error);
+        fail_curl(&err, rc, h->easy, h->error);
         if (err.kind == CONFLUX_E_CONNECTION_LOST) err.kind = CONFLUX_E_CONNECT;
     } else if (status >= 400) {
         fail_server(&err, (int)status, h->body.p, h->body.n);
@@ -284,7 +284,7 @@ static void call_done(http_call *h, CURLcode rc) {
         answered(h, (int)status);
         return;
     }
-    fail_curl(&err, rc, h->error);
+    fail_curl(&err, rc, h->easy, h->error);
     if (h->too_large)
         fail(&err, CONFLUX_E_TOO_LARGE, "the answer is over %llu bytes", (unsigned long long)h->eng->set.o.max_answer);
     else if (http_sent(c)) /* libcurl's second attempt may have failed otherwise than the first, which had sent it */

@@ -185,7 +185,7 @@ static void on_connected(pump *p, CURL *easy, CURLcode rc) {
     conflux_error err;
     (void)easy;
     if (rc) {
-        fail_curl(&err, rc, l->curl_error);
+        fail_curl(&err, rc, l->easy, l->curl_error);
         if (err.kind == CONFLUX_E_CONNECTION_LOST) err.kind = CONFLUX_E_CONNECT;
         link_fail(l, &err);
         return;
