@@ -50,6 +50,7 @@ bool cli_is_lost(const conflux_error *err) {
     case CONFLUX_E_CONNECT_TIMEOUT:
     case CONFLUX_E_REQUEST_TIMEOUT:
     case CONFLUX_E_IDLE_TIMEOUT: return true;
+    case CONFLUX_E_SERVER: return strcmp(err->code, "OPERATION_INTERRUPTED") == 0; /* it goes, another may come */
     default: return false;
     }
 }
@@ -104,6 +105,12 @@ bool cli_patience_left(cli_patience *p) {
     return true;
 }
 
+uint32_t cli_patience_ms(const cli_patience *p, uint32_t otherwise) {
+    if (!p->since) return otherwise;
+    uint64_t gone = cp_now_ms() - p->since;
+    return (uint32_t)(gone + 1000 < p->limit_ms ? p->limit_ms - gone : 1000);
+}
+
 /* ---- answers ---- */
 
 void cli_answer_free(cli_answer *a) {
@@ -133,7 +140,9 @@ int cli_try_again(cli *c, const conflux_request *rq, cli_answer *a, conflux_erro
     cli_patience p = {0};
     if (cli_reconnect_ms(c, &p.limit_ms)) return unexpected(err, "bad --reconnect");
     for (;;) {
-        if (cli_try(c, rq, a, err) == 0) return 0;
+        conflux_request now = *rq;
+        now.timeout_ms = cli_patience_ms(&p, rq->timeout_ms);
+        if (cli_try(c, &now, a, err) == 0) return 0;
         if (err->kind != CONFLUX_E_CONNECTION_LOST && !p.since) return -1;
         if (!cli_is_lost(err) || !cli_patience_left(&p)) return -1;
         cli_answer_free(a);

@@ -52,6 +52,8 @@ typedef struct cli_patience {
     uint64_t limit_ms, since, pause_ms;
 } cli_patience;
 bool cli_patience_left(cli_patience *p);
+/* The time-out of the next attempt: what is left, but at least a second; `otherwise` while nothing has been lost. */
+uint32_t cli_patience_ms(const cli_patience *p, uint32_t otherwise);
 static inline void cli_patience_over(cli_patience *p) { p->since = p->pause_ms = 0; }
 
 /* An answer that has been checked: status below 400, and JSON. */

@@ -17,6 +17,7 @@ typedef struct exec_run {
     char id[132];
     cp_buf body;
     bool begun;         /* the server has it: what follows is asked for by id */
+    bool asked;         /* it may have it: a connection was lost behind the request */
     char last[64];      /* where its output goes on; "": at the beginning */
     bool base64, heard; /* heard: an event came on this connection */
     bool ended;
@@ -24,6 +25,7 @@ typedef struct exec_run {
     uint64_t dropped; /* bytes that the server did not keep */
     int write_error;  /* errno: our own stdout or stderr takes no more */
     cp_buf bytes;
+    cli_patience patience;
     cli_interrupt interrupt;
     cli_feed feed;
 } exec_run;
@@ -100,7 +102,8 @@ static int on_event(exec_run *r, conflux_stream *s, const conflux_event *got) {
 
 static conflux_stream *open_stream(exec_run *r, conflux_error *err) {
     cp_autobuf cp_buf path = {0}, query = {0};
-    conflux_request rq = {.idle_timeout_ms = CONFLUX_NO_TIMEOUT, .timeout_ms = CONFLUX_NO_TIMEOUT};
+    conflux_request rq = {.idle_timeout_ms = CONFLUX_NO_TIMEOUT,
+                          .timeout_ms = cli_patience_ms(&r->patience, CONFLUX_NO_TIMEOUT)};
     if (r->begun) {
         cp_buf_addf(&query, "/stream?from=%s%s", *r->last ? r->last : "0", r->base64 ? "&encoding=base64" : "");
         cli_path(&path, "/api/execution/", r->id, cp_buf_z(&query));
@@ -156,17 +159,19 @@ static int end_remote(exec_run *r) {
 }
 
 static int lost(exec_run *r, const conflux_error *err, const char *why) {
-    if (!r->begun && (err->kind == CONFLUX_E_CONNECT || err->kind == CONFLUX_E_CONNECT_TIMEOUT))
-        return cli_report(r->c, err);
     cli_warn("connection to %s lost: %s%s", r->c->set.url, err->message, why);
     cli_warn("the command may still run: conflux logs --from %s %s prints the rest, conflux wait %s waits for its end",
              *r->last ? r->last : "0", r->id, r->id);
     return CLI_LOST;
 }
 
+static bool never_there(const exec_run *r, const conflux_error *err) {
+    return !r->begun && !r->asked && (err->kind == CONFLUX_E_CONNECT || err->kind == CONFLUX_E_CONNECT_TIMEOUT);
+}
+
 static int run(exec_run *r) {
-    cli_patience patience = {0};
-    if (cli_reconnect_ms(r->c, &patience.limit_ms)) return CLI_FAILED;
+    static const char unsure[] = "; how much of the input has arrived is not known";
+    if (cli_reconnect_ms(r->c, &r->patience.limit_ms)) return CLI_FAILED;
     for (;;) {
         conflux_error err = {.kind = CONFLUX_E_CONNECTION_LOST, .message = "the stream ended early"}, input;
         bool whole;
@@ -174,13 +179,13 @@ static int run(exec_run *r) {
         int rc = follow(r, &err, &whole);
         if (r->ended) return r->status;
         if (r->write_error) return end_remote(r);
-        if (cli_feed_broken(&r->feed, &input))
-            return lost(r, &input, "; how much of the input has arrived is not known");
-        if (rc < 0 && !cli_is_lost(&err)) return cli_report(r->c, &err);
-        if (!r->begun && err.kind == CONFLUX_E_CONNECT) return cli_report(r->c, &err); /* it was never there */
-        if (!whole) return lost(r, &err, "; how much of the input has arrived is not known");
-        if (r->heard) cli_patience_over(&patience);
-        if (!cli_patience_left(&patience)) return lost(r, &err, "");
+        if (cli_feed_broken(&r->feed, &input)) return lost(r, &input, unsure);
+        if (rc < 0 && (!cli_is_lost(&err) || never_there(r, &err))) return cli_report(r->c, &err);
+        if (!whole) return lost(r, &err, unsure);
+        r->asked = true;
+        if (r->heard) cli_patience_over(&r->patience);
+        if (!r->patience.since && isatty(STDERR_FILENO)) cli_warn("connection lost (%s), trying again", err.message);
+        if (!cli_patience_left(&r->patience)) return lost(r, &err, "");
     }
 }
 

@@ -5,12 +5,13 @@
 typedef struct round {
     char last[64];
     bool heard;
+    cli_patience patience;
     conflux_error err;
 } round;
 
 static conflux_stream *open_stream(cli *c, const cli_follower *f, round *r) {
     cp_autobuf cp_buf path = {0};
-    conflux_request rq = {.idle_timeout_ms = CONFLUX_NO_TIMEOUT};
+    conflux_request rq = {.idle_timeout_ms = CONFLUX_NO_TIMEOUT, .timeout_ms = cli_patience_ms(&r->patience, 0)};
     f->path(f->arg, r->last, &path);
     rq.path = cp_buf_z(&path);
     if (f->body) rq.body = f->body->p, rq.body_len = f->body->n;
@@ -35,16 +36,15 @@ static int follow_once(cli *c, const cli_follower *f, round *r) {
 }
 
 int cli_follow(cli *c, const cli_follower *f) {
-    cli_patience patience = {0};
     round r = {0};
     bool ever = false;
-    if (!cli_client(c) || cli_reconnect_ms(c, &patience.limit_ms)) return CLI_FAILED;
+    if (!cli_client(c) || cli_reconnect_ms(c, &r.patience.limit_ms)) return CLI_FAILED;
     for (;;) {
         int status = follow_once(c, f, &r);
         if (status) return status == CLI_ENOUGH ? CLI_OK : status;
         ever |= r.heard;
-        if (r.heard) cli_patience_over(&patience);
-        if (f->again && ever && cli_is_lost(&r.err) && cli_patience_left(&patience)) continue;
+        if (r.heard) cli_patience_over(&r.patience);
+        if (f->again && ever && cli_is_lost(&r.err) && cli_patience_left(&r.patience)) continue;
         if (ever && cli_is_lost(&r.err)) r.err.kind = CONFLUX_E_CONNECTION_LOST;
         return cli_report(c, &r.err);
     }

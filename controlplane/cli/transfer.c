@@ -134,7 +134,7 @@ int cli_download_look(cli *c, cli_download *d) {
 }
 
 /* One connection's worth: 0 when the file has ended; -1 with *err (kind OK: our side failed, which has been said). */
-static int receive(cli *c, cli_download *d, conflux_error *err) {
+static int receive(cli *c, cli_download *d, uint32_t timeout_ms, conflux_error *err) {
     cp_autobuf cp_buf path = {0};
     char range[40];
     conflux_event ev;
@@ -142,7 +142,8 @@ static int receive(cli *c, cli_download *d, conflux_error *err) {
     snprintf(range, sizeof range, "bytes=%llu-", (unsigned long long)d->offset);
     conflux_header headers[] = {{"Range", range}, {"If-Range", d->etag}};
     cli_file_path(c, "/api/files/raw", d->path, &path);
-    conflux_request rq = {.path = path.p, .over_http = 1, .headers = headers, .nheaders = d->offset ? 2 : 0};
+    conflux_request rq = {
+        .path = path.p, .over_http = 1, .headers = headers, .nheaders = d->offset ? 2 : 0, .timeout_ms = timeout_ms};
     conflux_stream *s = conflux_fetch_stream(c->client, &rq, err);
     while (s && (rc = conflux_stream_next(s, &ev, err)) > 0) {
         if (cli_write(d->fd, ev.data, ev.len) < 0) {
@@ -166,7 +167,7 @@ int cli_download_run(cli *c, cli_download *d) {
     while (!d->size || d->offset < d->size) {
         conflux_error err = {0};
         uint64_t before = d->offset;
-        if (receive(c, d, &err) == 0) break;
+        if (receive(c, d, cli_patience_ms(&patience, 0), &err) == 0) break;
         if (!err.kind) return CLI_FAILED;
         bool moved = d->offset > before;
         if (moved) cli_patience_over(&patience);
