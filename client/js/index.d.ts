@@ -126,7 +126,7 @@ export interface ExecOptions extends CommandOptions {
   detachAfterMs?: number;
 }
 export interface StreamOptions extends CommandOptions {
-  /** 'open': by write() and close(), over a WebSocket. */
+  /** 'open': by write() and close(). */
   stdin?: string | Bytes;
   idleTimeout?: number;
 }

@@ -10,6 +10,7 @@ export class Input {
   #send;
   #writes = []; // {pieces, eof, resolve}
   #owed = 0;
+  #ending = false; // the end has been sent, and it is not known to have arrived
   #stopped = false;
 
   // send(piece, eof)
@@ -25,10 +26,21 @@ export class Input {
     });
   }
 
-  // The command has taken so many bytes.
+  // The command has taken so many bytes; none: it has met the end; infinitely many: it takes no more.
   taken(bytes) {
     this.#owed = Math.max(0, this.#owed - bytes);
+    if (bytes === 0 || bytes === Infinity) this.#ending = false;
     this.#pump();
+  }
+
+  // One piece has arrived.
+  arrived(piece) {
+    this.taken(sizeOf(piece));
+  }
+
+  // Whether what was sent has all arrived is not known.
+  get unsure() {
+    return this.#owed > 0 || this.#ending;
   }
 
   stop() {
@@ -45,6 +57,7 @@ export class Input {
         this.#send(piece, false);
         continue;
       }
+      this.#ending = eof;
       if (eof) this.#send({ data: '' }, true);
       this.#writes.shift();
       resolve();

@@ -56,10 +56,7 @@ function repeatedStart() {
 
 function commandStream(stream) {
   const input = (data, eof) => {
-    if (stream.over || !stream.input) {
-      const why = stream.over ? 'The command has ended' : 'Standard input of a running command needs a WebSocket';
-      throw new ConfluxError(why, { code: 'NOT_SUPPORTED' });
-    }
+    if (stream.over) throw new ConfluxError('The command has ended', { code: 'NOT_SUPPORTED' });
     return stream.feed(inputPieces(data), eof);
   };
   return Object.assign(stream, { write: data => input(data, false), close: data => input(data, true) });

@@ -75,9 +75,13 @@ export class EventStream {
     }
   }
 
-  // The command has taken so many bytes of its input.
+  // The command has taken so many bytes of its input, or this piece.
   inputTaken(bytes) {
     this.#fed.taken(bytes);
+  }
+
+  inputArrived(piece) {
+    this.#fed.arrived(piece);
   }
 
   end() {
@@ -87,8 +91,9 @@ export class EventStream {
 
   fail(error) {
     if (this.#over) return;
-    const again = this.#resume && error instanceof ConnectionLostError && this.#fruitless++ < FRUITLESS;
-    if (again && this.#resume(this.lastId, error)) return;
+    const lost = error instanceof ConnectionLostError;
+    if (lost && this.#fed.unsure) error.message += '; how much of the input has arrived is not known';
+    else if (lost && this.#resume && this.#fruitless++ < FRUITLESS && this.#resume(this.lastId, error)) return;
     this.#finish(error, false);
   }
 

@@ -228,30 +228,32 @@ for (const transport of ['websocket', 'http']) describe(`client over ${transport
   });
 });
 
-test('a command takes input while it runs, over the WebSocket', async () => {
-  const s = await start();
-  const c = await connect({ baseUrl: s.base });
-  const cat = c.execStream('cat', { stdin: 'open' });
-  cat.write('one ');
-  cat.write(new Uint8Array([0xc3, 0xa9]));
-  cat.close('\n');
-  assert.equal(text(await collect(cat)), 'one é\n');
-  assert.throws(() => cat.write('late'), e => e.code === 'NOT_SUPPORTED');
-  await c.dispose();
-  await s.stop();
-});
+for (const transport of ['websocket', 'http']) {
+  test(`a command takes input while it runs, over ${transport}`, async () => {
+    const s = await start();
+    const c = await connect({ baseUrl: s.base, transport });
+    const cat = c.execStream('cat', { stdin: 'open' });
+    cat.write('one ');
+    cat.write(new Uint8Array([0xc3, 0xa9]));
+    cat.close('\n');
+    assert.equal(text(await collect(cat)), 'one é\n');
+    assert.throws(() => cat.write('late'), e => e.code === 'NOT_SUPPORTED');
+    await c.dispose();
+    await s.stop();
+  });
 
-test('a command that reads late gets all of a long input', async () => {
-  const s = await start();
-  const c = await connect({ baseUrl: s.base });
-  const size = 24 << 20; // the server holds 16 MiB for it
-  const wc = c.execStream('sleep 1; wc -c', { stdin: 'open' });
-  wc.write('é'.repeat(size / 4));
-  await wc.close(new Uint8Array(size / 2));
-  assert.equal(text(await collect(wc)), `${size}\n`);
-  const deaf = c.execStream('exec <&-; sleep 1', { stdin: 'open' });
-  await deaf.close(new Uint8Array(size)); // nobody takes it: no reason to wait for ever
-  assert.equal((await collect(deaf)).at(-1).exitCode, 0);
-  await c.dispose();
-  await s.stop();
-});
+  test(`a command that reads late gets all of a long input, over ${transport}`, async () => {
+    const s = await start();
+    const c = await connect({ baseUrl: s.base, transport });
+    const size = 24 << 20; // the server holds 16 MiB for it
+    const wc = c.execStream('sleep 1; wc -c', { stdin: 'open' });
+    wc.write('é'.repeat(size / 4));
+    await wc.close(new Uint8Array(size / 2));
+    assert.equal(text(await collect(wc)), `${size}\n`);
+    const deaf = c.execStream('exec <&-; sleep 1', { stdin: 'open' });
+    await deaf.close(new Uint8Array(size)); // nobody takes it: no reason to wait for ever
+    assert.equal((await collect(deaf)).at(-1).exitCode, 0);
+    await c.dispose();
+    await s.stop();
+  });
+}

@@ -131,6 +131,36 @@ describe('one server, many clients', () => {
     await c.dispose();
   });
 
+  test('input that has arrived is not sent again after a cut', async () => {
+    const c = await through({ transport: 'websocket' });
+    const fed = c.execStream('head -n 1; cat', { executionId: 'fed', stdin: 'open' });
+    await fed.write('one\n');
+    let seen = '';
+    for await (const e of fed) {
+      if (e.type === 'stdout') seen += e.data;
+      if (e.data !== 'one\n') continue;
+      const connections = p.connections;
+      p.cut(); // its receipt came before its output
+      await until(() => p.connections > connections, 'the next connection');
+      fed.close('two\n');
+    }
+    assert.equal(seen, 'one\ntwo\n');
+    await c.dispose();
+  });
+
+  for (const transport of ['websocket', 'http']) test(`input that may be missing after a cut is an error (${transport})`, async () => {
+    const c = await through({ transport });
+    const unfed = c.execStream('echo ready; sleep 1000; cat', { executionId: `unfed-${transport}`, stdin: 'open' });
+    unfed.write(new Uint8Array(transport === 'http' ? 24 << 20 : 2 << 20)); // more than is held for it
+    await assert.rejects(async () => {
+      for await (const e of unfed) if (e.type === 'stdout') p.cut();
+    }, e => e instanceof ConnectionLostError && /how much of the input has arrived is not known/.test(e.message));
+    const look = await connect({ baseUrl: s.base });
+    await look.killAllProcesses();
+    await look.dispose();
+    await c.dispose();
+  });
+
   for (const transport of ['websocket', 'http']) test(`streams of processes, executions and events are taken up where they were cut (${transport})`, async () => {
     const c = await through({ transport });
     const go = `${s.workspace}/go-${transport}`;

@@ -2,6 +2,7 @@
 import { ApiError, ConnectionError, abortReason, lostCall, outlives, timedOut } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
+import { HttpInput } from './http_input.js';
 import { readSse } from '../sse.js';
 
 const UNREAD = 1 << 20; // bytes of a stream that wait for its reader
@@ -42,18 +43,20 @@ export class HttpCarrier {
   open(call, stream) {
     const guard = new Guard({ ...call, signal: undefined }, 0);
     const flow = { unread: 0, room() {} };
+    const input = new HttpInput(post => this.request(post), stream);
+    stream.input = (piece, eof) => input.add(piece, eof);
     stream.stop = kill => {
       guard.abort();
       flow.room();
       if (kill && call.body?.executionId) this.#end(call.body.executionId);
     };
-    this.#pump(call, stream, guard, flow).then(
+    this.#pump(call, stream, guard, flow, input).then(
       () => stream.end(),
       e => stream.fail(e),
     );
   }
 
-  async #pump(call, stream, guard, flow) {
+  async #pump(call, stream, guard, flow, input) {
     const response = await this.#send(call, guard);
     if (response.status !== 200) throw new ApiError(response.status, parse(await response.text()), call);
     // The body is not read while the reader has not taken enough: TCP passes it on.
@@ -65,6 +68,7 @@ export class HttpCarrier {
       for await (const item of readSse(response.body)) {
         const bytes = byteLength(item.data);
         flow.unread += bytes;
+        if (item.data.startsWith('{"type":"start"')) input.started(JSON.parse(item.data).processId);
         stream.push(item, bytes);
         while (flow.unread > UNREAD && !stream.over)
           await new Promise(resolve => {

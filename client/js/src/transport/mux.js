@@ -125,7 +125,7 @@ export class MuxConnection {
       },
       input: (data, eof) => {
         if (entry.over) return;
-        const message = { type: 'stdin', id: entry.id, ...data, ...(eof ? { eof: true } : { ack: true }) };
+        const message = { type: 'stdin', id: entry.id, ...data, ack: true, ...(eof && { eof: true }) };
         if (entry.sent) this.#send(message, entry);
         else (entry.inputs ??= []).push(message); // it must follow its request
       },
