@@ -36,7 +36,7 @@ def sweep(b, id, title, method, s, ask, most, raw=None):
 
 def ping(b):
     method = b.method("ping", """GET /api/ping, closed loop, over one WebSocket that carries all (ws), as many keep-alive connections as calls in flight
-        (http), and a connection for each request (http-close). Raw: 64-byte messages to an epoll echo, behind the same client. Nothing pinned.""")
+        (http), and a connection for each request (http-close). Raw: 64-byte messages to an epoll echo, behind the same client: it answers all that one read gives by one write, so with many in flight it tells what the socket can do, not what a server can that looks at each. Nothing pinned.""")
     with Server() as s, Raw("echo-server") as echo:
         sweep(b, "ping", "ping", method, s, {}, 1000,
               lambda n: load("calls", port=echo.port, door="echo", inflight=n, seconds=b.args.seconds))

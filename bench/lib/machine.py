@@ -18,12 +18,16 @@ def _read(path, pattern, default="unknown"):
 
 
 def _git(*args):
-    out = subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True)
-    return out.stdout.strip() if out.returncode == 0 else "unknown"
+    try:
+        out = subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return out.stdout.rstrip() if out.returncode == 0 else "unknown"
 
 
 def describe():
-    changed = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=no").splitlines()]
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    changed = [line[3:] for line in status.splitlines()] if status != "unknown" else []
     return {"commit": _git("rev-parse", "--short", "HEAD"), "changed": sum(not name.startswith("bench/") for name in changed),
             "version": subprocess.run([CONFLUX, "--version"], capture_output=True, text=True).stdout.strip(),
             "date": time.strftime("%Y-%m-%d"), "cpu": _read("/proc/cpuinfo", r"model name\s*: (.*)"), "processors": os.cpu_count(),

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 
-from .procs import OFF, ROOT, Failed, Http, Server, child, children, load, memory
+from .procs import OFF, ROOT, Failed, Http, Server, child, children, load, memory, text_file
 
 FOLDER = ROOT / "bench/peers"
 MODULES = FOLDER / "node_modules"
@@ -103,10 +103,7 @@ class SandboxAgent(Peer):
         super().__init__([str(program), "server", "--no-token", "--no-telemetry", "--port", "2468"], 2468, "/v1/health", "/", {})
 
     def ask(self, op, size=0):
-        path = f"{self.dir.name}/{size}.txt"
-        if op == "read" and not os.path.exists(path):
-            with open(path, "w") as f:
-                f.write(("A" * 76 + "\n") * (size // 77))
+        path = text_file(self.dir.name, size)
         return {"ping": dict(path="/v1/health"),
                 "exec": dict(method="POST", path="/v1/processes/run", body={"command": "bash", "args": ["-c", "echo hi"]}),
                 "read": dict(path=f"/v1/fs/file?path={path}"),
@@ -135,10 +132,7 @@ class Cloudflare(Peer):
         self.post("/api/session/create", {"id": "bench", "cwd": self.dir.name, "isolation": False})
 
     def ask(self, op, size=0):
-        path = f"{self.dir.name}/{size}.txt"
-        if op == "read" and not os.path.exists(path):
-            with open(path, "w") as f:
-                f.write(("A" * 76 + "\n") * (size // 77))
+        path = text_file(self.dir.name, size)
         return {"ping": dict(path="/api/ping"),
                 "exec": dict(method="POST", path="/api/execute", body={"id": "bench", "command": "echo hi"}),
                 "read": dict(method="POST", path="/api/read", body={"path": path, "sessionId": "bench"}),

@@ -26,7 +26,16 @@ def human(v, _=None):
 
 
 def seconds(us, _=None):
-    return f"{us / 1e6:g} s" if us >= 1e6 else f"{us / 1e3:g} ms" if us >= 1e3 else f"{us:g} µs"
+    for size, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")):
+        if us >= size or size == 1:
+            return f"{us / size:,.0f} {unit}" if us >= 100 * size else f"{us / size:.3g} {unit}"
+
+
+def scale(axis, low, high, form):
+    """Ticks of a log axis: 1, 2 and 5 where powers of ten alone would be too few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if math.log10(high / low) < 2 else (1,)))
+    axis.set_major_formatter(FuncFormatter(form))
 
 
 def apart(ys, least, log):
@@ -56,7 +65,7 @@ def lines(plt, out, title, xlabel, ylabel, series, xticks, yformat=human, xforma
         ax.set_xscale("log")
     ax.set_xticks(xticks, [xformat(v) for v in xticks])
     ax.minorticks_off()
-    ax.yaxis.set_major_formatter(yformat)
+    scale(ax.yaxis, *ax.get_ylim(), yformat)
     if limit:
         ax.axhline(limit[0], color="#000000", linewidth=1, linestyle=":")
         ax.annotate(limit[1], (xticks[0], limit[0]), textcoords="offset points", xytext=(4, 4), fontsize=9.5)
@@ -73,6 +82,8 @@ def finish(plt, fig, ax, out, title, xlabel, ylabel):
     ax.set_title(title, pad=12)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
+    ax.annotate("median of the rounds; shade or black line: their range", (1, 0), xycoords="axes fraction", xytext=(0, -42), textcoords="offset points",
+                ha="right", fontsize=8.5, color="#666666")
     fig.savefig(out, bbox_inches="tight", metadata={"Date": None})
     plt.close(fig)
     return title
@@ -132,25 +143,25 @@ def memory(plt, book, out):
           limit=(256, "target for a pending request: 256 B"))
 
 
-def bars(plt, out, title, xlabel, rows, xformat, limit=None, log=True):
-    """rows: (colour key, label, low, median, high), top to bottom; the value stands at the bar's end."""
+def bars(plt, out, title, xlabel, rows, form, limit=None, log=True):
+    """rows: (colour key, label, low, median, high), top to bottom; the value stands at the bar's end, the line is its range."""
     fig, ax = plt.subplots(figsize=(8.2, 0.8 + 0.42 * len(rows)))
     y = range(len(rows))[::-1]
     for at, (key, label, low, mid, high) in zip(y, rows):
         ax.barh(at, mid, color=COLOURS[key], height=0.62, alpha=0.9)
         ax.plot([low, high], [at, at], color="#222222", linewidth=1.2)
-        ax.annotate(xformat(mid), (max(mid, high), at), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10)
+        ax.annotate(form(mid), (max(mid, high), at), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     ax.set_yticks(list(y), [r[1] for r in rows])
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
     if log:
         ax.set_xscale("log")
-        least = min(r[3] for r in rows)
-        ax.set_xlim(10 ** math.floor(math.log10(least)), max(r[4] for r in rows) * 3)
+        ax.set_xlim(10 ** math.floor(math.log10(min(r[2] for r in rows) * 0.6)), max(r[4] for r in rows) * 4)
+        scale(ax.xaxis, *ax.get_xlim(), form)
     else:
-        ax.set_xlim(0, max(r[4] for r in rows) * 1.15)
+        ax.set_xlim(0, max(r[4] for r in rows) * 1.15 or 1)
     ax.minorticks_off()
-    ax.xaxis.set_major_formatter(xformat)
     if limit:
         ax.axvline(limit[0], color="#000000", linewidth=1, linestyle=":")
         ax.annotate(limit[1], (limit[0], len(rows) - 0.45), textcoords="offset points", xytext=(3, 0), fontsize=9.5)
@@ -173,7 +184,7 @@ def batch(plt, book, out):
     rows = (row(book, "batch.http-close", "http-close", "HTTP, a connection each") + row(book, "batch.http", "http", "HTTP keep-alive, one by one") +
             row(book, "batch.http6", "http", "HTTP keep-alive, six at a time") + row(book, "batch.ws", "ws", "one WebSocket, all at once") +
             row(book, "batch.batch", "ws", "one batch request"))
-    return bars(plt, out, "How long until 100 small files are read?", "time until all are there", rows, lambda v, _=None: f"{v:.3g} ms", log=False)
+    return bars(plt, out, "How long until 100 small files are read?", "milliseconds until all are there", rows, lambda v, _=None: f"{v:.3g}", log=False)
 
 
 def big(plt, book, out):
@@ -181,7 +192,18 @@ def big(plt, book, out):
     for id, what in (("read", "read 1 GB"), ("write", "write 1 GB")):
         rows += row(book, f"bigfile.{id}.raw.rate", "raw", f"{what}: dd through a socket") + row(book, f"bigfile.{id}.rate", "http", f"{what}: Conflux")
     rows += row(book, "stream.ws.base64.rate", "ws", "output of base64: WebSocket") + row(book, "stream.http.base64.rate", "http", "output of base64: HTTP")
-    return bars(plt, out, "How fast do big things go through?", "MB/s", rows, lambda v, _=None: f"{v:,.0f} MB/s", log=False)
+    return bars(plt, out, "How fast do big things go through?", "MB/s (1 MB = 1,000,000 bytes)", rows, lambda v, _=None: f"{v:,.0f}", log=False)
+
+
+def growth(plt, book, out):
+    rows = []
+    for id, what in (("processes.ping", "ping, 100 to 10,000 processes"), ("processes.get", "get a process, 100 to 10,000"), ("processes.start", "start one, 100 to 10,000"),
+                     ("processes.exec", "exec, 100 to 10,000 processes"), ("connections.ping", "ping, 10 to 1,000 idle connections"),
+                     ("connections.exec", "exec, 10 to 1,000 idle connections"), ("active.ping", "ping, 10 to 1,000 active connections")):
+        rows += row(book, f"flat.{id}.ratio", "ws", what)
+    rows += row(book, "flat.active.raw.ratio", "raw", "raw echo, 10 to 1,000 active connections")
+    return bars(plt, out, "Does a call cost more when there is a hundred times more?", "time of a call at the many by that at the few", rows,
+                lambda v, _=None: f"{v:.3g} ×", (1.1, "target 1.1 ×"), log=False)
 
 
 def peers(plt, book, out):
@@ -197,14 +219,14 @@ def losses(plt, book, out):
     for tag, what in (("paced", "154 KB in 2 s"), ("10KB", "10 KB"), ("100KB", "100 KB"), ("1MB", "1 MB"), ("100MB", "100 MB")):
         for name in ("conflux", "sandbox-agent", "cloudflare-0.3.7"):
             rows += row(book, f"peers.{name}.stream.{tag}.lost", name, f"{what}: {name}")
-    return bars(plt, out, "How much of a command's output never arrives?", "share of the bytes written that did not arrive in the stream", rows,
-         lambda v, _=None: f"{v:.3g} %", log=False)
+    return bars(plt, out, "How much of a command's output never arrives?", "share of the bytes written that did not arrive in the stream, %", rows,
+                lambda v, _=None: f"{v:.3g} %", log=False)
 
 
 PLOTS = (("throughput", "ping.ws.1.rate", throughput), ("latency", "ping.ws.1.p99", latency), ("commands", "exec.fresh.ws.1.rate", commands),
          ("session", "exec.session.ws.1.p50", session), ("files", "file.read.ws.1024.p50", files), ("batch", "batch.ws", batch), ("big", "bigfile.read.rate", big),
          ("mixed", "mixed.100.ws.p99", mixed), ("rates", "open.ping.ws.50.p99", rates), ("memory", "memory.pending.10.seen", memory),
-         ("peers", "peers.conflux.ping.1.p50", peers), ("losses", "peers.conflux.stream.10KB.lost", losses))
+         ("growth", "flat.processes.ping.ratio", growth), ("peers", "peers.conflux.ping.1.p50", peers), ("losses", "peers.conflux.stream.10KB.lost", losses))
 
 
 def draw(book, folder):

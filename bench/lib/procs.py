@@ -35,7 +35,7 @@ def child(cpus=None, death=signal.SIGKILL):
 def load(scenario, cpus=None, **options):
     """One run of the load program; its report."""
     args = [LOAD, scenario]
-    for key, value in options.items():
+    for key, value in {"warmup": 0.15, **options}.items():
         if value is not None:
             args += ["--" + key.replace("_", "-"), value if isinstance(value, str) else json.dumps(value)]
     out = subprocess.run(args, capture_output=True, text=True, preexec_fn=child(cpus))
@@ -148,18 +148,26 @@ class Server(Http):
         """Of keeper and server together."""
         return memory(self.proc.pid) + memory(self.server_pid())
 
+    def cpu(self):
+        """Processor time of keeper and server, in ns: of all their threads, and of none that another program had meanwhile."""
+        stats = [p for pid in (self.proc.pid, self.server_pid()) for p in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        return sum(int(p.read_text().split()[0]) for p in stats)
+
     def session(self, name="bench"):
         self.post("/api/session/create", {"id": name})
         return name
 
     def text_file(self, size):
-        """A file of 76-column text in the workspace; its path."""
-        path = f"{self.work}/{size}.txt"
-        if not os.path.exists(path):
-            line = "A" * 76 + "\n"
-            with open(path, "w") as f:
-                f.write((line * (size // len(line) + 1))[:size])
-        return path
+        return text_file(self.work, size)
+
+
+def text_file(folder, size):
+    """A file of so many bytes of 76-column text, made once; its path."""
+    path, line = f"{folder}/{size}.txt", "A" * 76 + "\n"
+    if not os.path.exists(path):
+        with open(path, "w") as f:
+            f.write((line * (size // len(line) + 1))[:size])
+    return path
 
 
 class Waiting:

@@ -95,33 +95,30 @@ static int stream_report(const char *name, uint64_t bytes, uint64_t ns, bool com
     return 0;
 }
 
+typedef struct stream {
+    uint64_t bytes;
+    bool complete;
+} stream;
+
+static bool stream_message(void *ctx, cp_str m) {
+    stream *s = ctx;
+    if (!ws_is_stream(m)) return ws_response_id(m).n > 0;
+    s->bytes += ws_stdout_bytes(m);
+    s->complete |= m.n < ENDING && memmem(m.p, m.n, "\\\"exitCode\\\":0", 14) != NULL;
+    return false;
+}
+
 int bytes_stream(void) {
     int fd = ws_dial();
+    stream s = {0};
     cp_frame_in dec;
     cp_frame_in_init(&dec, CP_FRAME_CLIENT, (size_t)1 << 30);
     cp_buf out = {0}, body = {.p = (char *)(uintptr_t)opt.body, .n = strlen(opt.body)};
     ws_put_request(&out, "1", "POST", "/api/execute/stream", &body);
-    uint64_t begin = cp_now_ns(), bytes = 0;
+    uint64_t begin = cp_now_ns();
     sock_send(fd, out.p, out.n);
-    static char in[1 << 20];
-    bool complete = false;
-    for (;;) {
-        ssize_t k = read(fd, in, sizeof in);
-        if (k <= 0) die("read");
-        cp_frame_event ev;
-        for (size_t at = 0, used; cp_frame_next(&dec, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
-            at += used;
-            if (ev.kind != CP_FRAME_MESSAGE) continue;
-            cp_str m = ev.payload;
-            if (ws_is_stream(m)) {
-                bytes += ws_stdout_bytes(m);
-                complete |= m.n < ENDING && memmem(m.p, m.n, "\\\"exitCode\\\":0", 14) != NULL;
-                continue;
-            }
-            ws_response_id(m);
-            return stream_report("stream", bytes, cp_now_ns() - begin, complete);
-        }
-    }
+    ws_until(fd, &dec, stream_message, &s);
+    return stream_report("stream", s.bytes, cp_now_ns() - begin, s.complete);
 }
 
 /* One event at a time, as far as it has come. */

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "load/doors.h"
 #include "load/load.h"
@@ -74,23 +73,17 @@ static void ws_take(conn *c, char *p, size_t n, uint64_t now) {
     }
 }
 
+static bool beside_ended(void *ctx, cp_str m) {
+    (void)ctx;
+    return !ws_is_stream(m) && memmem(m.p, m.n < 100 ? m.n : 100, BESIDE, sizeof BESIDE - 1);
+}
+
 /* The command would go on without us: it is ended, and its end awaited. */
 static void end_beside(conn *c) {
     static const char cancel[] = "{\"type\":\"cancel\",\"id\":\"" BESIDE "\",\"kill\":true}";
-    static char in[64 << 10];
     ws_put(&c->out, cancel, sizeof cancel - 1);
     engine_flush(c);
-    for (;;) {
-        ssize_t k = read(c->fd, in, sizeof in);
-        if (k <= 0) die("the stream beside did not end");
-        cp_frame_event ev;
-        for (size_t at = 0, used; cp_frame_next(&c->ws, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
-            at += used;
-            bool ours = ev.kind == CP_FRAME_MESSAGE && !ws_is_stream(ev.payload) &&
-                        memmem(ev.payload.p, ev.payload.n < 100 ? ev.payload.n : 100, BESIDE, sizeof BESIDE - 1);
-            if (ours) return;
-        }
-    }
+    ws_until(c->fd, &c->ws, beside_ended, NULL);
 }
 
 const door door_ws = {.name = "ws",

@@ -248,8 +248,9 @@ static void set_up(void) {
 
 static void report(uint64_t beside_ns) {
     char more[200];
-    int n = snprintf(more, sizeof more, ",\"connections\":%llu,\"requests\":%llu,\"lost\":%llu",
-                     (unsigned long long)e.opened, (unsigned long long)e.requests, (unsigned long long)e.lost);
+    int n = snprintf(more, sizeof more, ",\"begun\":%llu,\"connections\":%llu,\"requests\":%llu,\"lost\":%llu",
+                     (unsigned long long)e.ops, (unsigned long long)e.opened, (unsigned long long)e.requests,
+                     (unsigned long long)e.lost);
     if (opt.beside && beside_ns)
         snprintf(more + n, sizeof more - (size_t)n, ",\"besideMBps\":%.1f", (double)e.beside * 1e3 / (double)beside_ns);
     window_report(opt.door, more);

@@ -11,32 +11,26 @@
 
 enum { GROUP = 250 };
 
+typedef struct awaited {
+    bool answered;
+    int64_t streams;
+} awaited;
+
 /* Messages of a socket are taken in order: when the ping behind them is answered, all requests are held. With streams,
  * each has sent an event that holds --event too. */
-static void await(int fd, int64_t streams) {
-    cp_frame_in dec;
-    static char in[256 << 10];
-    bool answered = false;
-    cp_frame_in_init(&dec, CP_FRAME_CLIENT, (size_t)1 << 30);
-    while (!answered || streams > 0) {
-        ssize_t k = read(fd, in, sizeof in);
-        if (k <= 0) die("read");
-        cp_frame_event ev;
-        for (size_t at = 0, used; cp_frame_next(&dec, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
-            at += used;
-            if (ev.kind != CP_FRAME_MESSAGE) continue;
-            cp_str m = ev.payload;
-            if (ws_is_stream(m)) streams -= memmem(m.p, m.n, opt.event, strlen(opt.event)) != NULL;
-            else if (!cp_str_is(ws_response_id(m), "ping")) die("a held request has ended");
-            else answered = true;
-        }
-    }
-    cp_frame_in_fini(&dec);
+static bool held(void *ctx, cp_str m) {
+    awaited *a = ctx;
+    if (ws_is_stream(m)) a->streams -= memmem(m.p, m.n, opt.event, strlen(opt.event)) != NULL;
+    else if (!cp_str_is(ws_response_id(m), "ping")) die("a held request has ended");
+    else a->answered = true;
+    return a->answered && a->streams <= 0;
 }
 
 /* In groups: the server stops reading from a peer that does not take its answers, and we cannot send and take at once.
  */
 static void hold_requests(int fd) {
+    cp_frame_in dec;
+    cp_frame_in_init(&dec, CP_FRAME_CLIENT, (size_t)1 << 30);
     cp_autobuf cp_buf out = {0};
     cp_buf body = {.p = (char *)(uintptr_t)opt.body, .n = opt.body ? strlen(opt.body) : 0};
     for (int64_t done = 0, group; done < opt.inflight; done += group) {
@@ -49,8 +43,9 @@ static void hold_requests(int fd) {
         }
         ws_put_request(&out, "ping", "GET", "/api/ping", NULL);
         sock_send(fd, out.p, out.n);
-        await(fd, opt.event ? group : 0);
+        ws_until(fd, &dec, held, &(awaited){.streams = opt.event ? group : 0});
     }
+    cp_frame_in_fini(&dec);
 }
 
 int hold(void) {

@@ -19,6 +19,7 @@ void window_open(void) {
 }
 
 bool window_note(uint64_t intended, uint64_t now) {
+    win.done += now >= win.begin && now <= win.end;
     if (intended < win.begin) return false;
     hist_add(&win.latency, now - intended);
     if (now > win.last) win.last = now;
@@ -30,9 +31,9 @@ void window_report(const char *name, const char *more) {
     errno = 0;
     if (!h->count) die("nothing was measured");
     uint64_t until = win.last > win.end || opt.ops ? win.last : win.end;
-    double secs = (double)(until - win.begin) / 1e9;
-    printf("{\"scenario\":\"%s\",\"ops\":%llu,\"opsPerSec\":%.1f", name, (unsigned long long)h->count,
-           (double)h->count / secs);
+    double rate = (double)h->count * 1e9 / (double)(until - win.begin);
+    if (!opt.ops && opt.rate <= 0 && win.done) rate = (double)win.done * 1e9 / (double)(win.end - win.begin);
+    printf("{\"scenario\":\"%s\",\"ops\":%llu,\"opsPerSec\":%.1f", name, (unsigned long long)h->count, rate);
     static const struct {
         const char *name;
         double q;

@@ -24,6 +24,7 @@ _Noreturn void die(const char *what);
 typedef struct window {
     uint64_t begin, end;
     uint64_t last;   /* when the last counted one ended */
+    uint64_t done;   /* ended in it, whenever they began: a rate that leaves out what was under way would be too low */
     uint64_t missed; /* meant to begin in it, and without an answer when we gave up: counted at the age they had */
     hist latency;
 } window;

@@ -57,10 +57,18 @@ int raw_socket(void) {
     return throughput("socket", from, to);
 }
 
-static pid_t dd(int listener, int fd, const char *a, const char *b) {
+/* dd with the other end of *peer for its standard input (0) or output (1). */
+static pid_t dd(int fd, const char *a, const char *b, int *peer) {
+    uint16_t port;
+    int listener = sock_listen(&port);
+    opt.port = port;
     pid_t pid = fork();
     if (pid < 0) die("fork");
-    if (pid) return pid;
+    if (pid) {
+        *peer = sock_dial();
+        close(listener);
+        return pid;
+    }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(sock_accept(listener, 0), fd);
     execlp("dd", "dd", a, b, "bs=1M", "status=none", (char *)NULL);
@@ -73,14 +81,11 @@ static void reap(pid_t pid) {
 }
 
 int raw_dd_get(void) {
-    uint16_t port;
     char from[4200];
     snprintf(from, sizeof from, "if=%s", opt.file);
-    int listener = sock_listen(&port);
-    opt.port = port;
     uint64_t begin = cp_now_ns(), bytes = 0;
-    pid_t pid = dd(listener, 1, from, "iflag=fullblock");
-    int fd = sock_dial();
+    int fd;
+    pid_t pid = dd(1, from, "iflag=fullblock", &fd);
     static char buf[256 << 10];
     for (ssize_t k; (k = read(fd, buf, sizeof buf)) > 0;) bytes += (uint64_t)k;
     bytes_report("dd-get", bytes, cp_now_ns() - begin, "");
@@ -90,14 +95,11 @@ int raw_dd_get(void) {
 
 /* With the fsync that a server owes before it answers. */
 int raw_dd_put(void) {
-    uint16_t port;
     char to[4200];
     snprintf(to, sizeof to, "of=%s", opt.file);
-    int listener = sock_listen(&port);
-    opt.port = port;
     uint64_t begin = cp_now_ns();
-    pid_t pid = dd(listener, 0, to, "conv=fsync");
-    int fd = sock_dial();
+    int fd;
+    pid_t pid = dd(0, to, "conv=fsync", &fd);
     bytes_send(fd, (uint64_t)opt.size);
     shutdown(fd, SHUT_WR);
     reap(pid);

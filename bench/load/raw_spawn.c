@@ -56,7 +56,7 @@ int raw_spawn(void) {
                 ended(&v[i], now);
                 break;
             }
-    } while (now < win.end);
+    } while (now < win.end || !win.latency.count);
     while (wait(NULL) > 0) continue;
     window_report("spawn", "");
     return 0;

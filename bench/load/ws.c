@@ -52,6 +52,19 @@ void ws_put_request(cp_buf *out, const char *id, const char *method, const char 
     ws_put(out, text.p, text.n);
 }
 
+void ws_until(int fd, cp_frame_in *d, bool (*take)(void *ctx, cp_str message), void *ctx) {
+    static char in[256 << 10];
+    for (;;) {
+        ssize_t k = read(fd, in, sizeof in);
+        if (k <= 0) die("the WebSocket ended");
+        cp_frame_event ev;
+        for (size_t at = 0, used; cp_frame_next(d, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
+            at += used;
+            if (ev.kind == CP_FRAME_MESSAGE && take(ctx, ev.payload)) return;
+        }
+    }
+}
+
 static const char *after(cp_str s, const char *key) {
     const char *p = memmem(s.p, s.n < 200 ? s.n : 200, key, strlen(key));
     return p ? p + strlen(key) : NULL;

@@ -11,6 +11,8 @@ int ws_dial(void);
 void ws_put(cp_buf *out, const char *p, size_t n);
 /* Appends a request with this id; body: JSON or NULL. */
 void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body);
+/* Reads a blocking socket until take says true of a message. Dies when it ends before. */
+void ws_until(int fd, cp_frame_in *d, bool (*take)(void *ctx, cp_str message), void *ctx);
 /* The id of a response, as the text after "id":", up to its quote; dies unless its status is 200. */
 cp_str ws_response_id(cp_str message);
 static inline bool ws_is_stream(cp_str m) { return m.n > 16 && memcmp(m.p, "{\"type\":\"stream\"", 16) == 0; }
