@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -48,18 +49,36 @@ static int receive(cli *c, cli_download *d, const char *part, const char *local)
     return rc;
 }
 
-int cli_copy_file_down(cli *c, const char *remote, const char *local) {
+static int into_file(cli *c, cli_download *d, const char *local) {
     cp_autobuf cp_buf part = {0};
+    part_path(c, d, local, &part);
+    cp_autofd int fd = open(part.p, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return cli_fail("%s: %s", local, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) return cli_fail("another copy to %s is under way", local);
+    d->fd = fd;
+    return receive(c, d, part.p, local);
+}
+
+/* A device or a pipe is written to, not replaced. */
+static int into_special(cli *c, cli_download *d, const char *local) {
+    cp_autofd int fd = open(local, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return cli_fail("%s: %s", local, strerror(errno));
+    d->fd = fd;
+    int rc = cli_download_run(c, d);
+    cli_progress_end(d->progress);
+    return rc;
+}
+
+int cli_copy_file_down(cli *c, const char *remote, const char *local) {
+    struct stat st;
     cli_progress p;
     cli_download d = {.path = remote, .progress = &p};
+    cp_autofree char *real = realpath(local, NULL); /* a link is written through */
     int rc = cli_download_look(c, &d);
     if (rc) return rc;
     cli_progress_begin(&p, cli_flag(&c->args, CLI_OPT_quiet), local, d.size);
-    part_path(c, &d, local, &part);
-    cp_autofd int fd = open(part.p, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return cli_fail("%s: %s", local, strerror(errno));
-    d.fd = fd;
-    return receive(c, &d, part.p, local);
+    bool special = real && stat(real, &st) == 0 && !S_ISREG(st.st_mode);
+    return special ? into_special(c, &d, real) : into_file(c, &d, real ? real : local);
 }
 
 /* ---- a folder ---- */

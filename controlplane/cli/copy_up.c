@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/id.h"
 #include "base/sha.h"
 #include "services/archive.h"
 #include "services/files_walk.h"
@@ -35,7 +36,8 @@ int cli_copy_file_up(cli *c, int fd, const struct stat *st, const char *shown, c
     cli_upload u = {.path = remote, .perm = perm, .fd = fd, .seekable = S_ISREG(st->st_mode), .progress = p};
     if (cli_check_utf8("the path", remote)) return CLI_FAILED;
     snprintf(perm, sizeof perm, "%04o", st->st_mode & 0777u);
-    upload_id(c, st, remote, u.id);
+    if (u.seekable) upload_id(c, st, remote, u.id);
+    else cp_random_base36(u.id, 32);
     int rc = cli_upload_run(c, &u);
     if (!rc && u.seekable && u.offset != (uint64_t)st->st_size)
         return cli_fail("%s was changed while it was copied", shown);

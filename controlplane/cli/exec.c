@@ -6,10 +6,10 @@
 #include "cli/interrupt.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct exec_run {
@@ -189,9 +189,14 @@ static int run(exec_run *r) {
     }
 }
 
+/* /dev/null is what the command has without us. */
+static bool is_null(int fd) {
+    struct stat st, null;
+    return fstat(fd, &st) == 0 && stat("/dev/null", &null) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == null.st_rdev;
+}
+
 static bool wants_input(const cli *c) {
-    if (cli_flag(&c->args, CLI_OPT_no_input)) return false;
-    if (fcntl(STDIN_FILENO, F_GETFD) < 0) return false;
+    if (cli_flag(&c->args, CLI_OPT_no_input) || is_null(STDIN_FILENO)) return false;
     return cli_flag(&c->args, CLI_OPT_input) || !isatty(STDIN_FILENO);
 }
 

@@ -38,7 +38,8 @@ int cli_feed_request(cli *c, const char *process_id, const void *p, size_t n, bo
     cli_path(&path, "/api/process/", process_id, "/stdin");
     stdin_body(&body, p, n, eof);
     for (int pause = FIRST_MS;; pause = pause < MOST_MS ? 2 * pause : MOST_MS) {
-        conflux_request rq = {.path = path.p, .body = body.p, .body_len = body.n};
+        /* To say twice that this was all does no harm. */
+        conflux_request rq = {.path = path.p, .body = body.p, .body_len = body.n, .idempotent = n == 0};
         cli_autoanswer cli_answer a = {0};
         if (cli_try(c, &rq, &a, err) == 0) return 0;
         if (!try_later(err, &patience)) return -1;

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/help.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -38,7 +39,16 @@ static int run(const cli_command *cmd, char **argv) {
     return status;
 }
 
+/* Closed ones would be given to our sockets. Those in their place fail as closed ones do: they are open the other way.
+ */
+static void open_missing(void) {
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) < 0) _exit(CLI_FAILED);
+}
+
 int main(int argc, char **argv) {
+    open_missing();
     const cli_command *cmd = argc > 1 ? cli_command_find(argv[1]) : NULL;
     if (cmd) return run(cmd, argv + 2);
     return cli_fail("%s is run by conflux, with one of its commands (conflux help)", argv[0]);

@@ -127,6 +127,13 @@ describe('exec', () => {
     assert.match(r.stderr, /shell exited/);
   });
 
+  test('closed descriptors are no trap', async () => {
+    const status = async redirect => (await exec('sh', ['-c', `exec 3>&1; ${BIN} exec -- echo out ${redirect}; echo $? >&3`], { env: { ...process.env, CONFLUX_URL: s.base, XDG_CONFIG_HOME: '/nonexistent' } })).stdout;
+    assert.equal(await status('<&-'), 'out\n0\n');
+    assert.equal(await status('2>&-'), 'out\n0\n');
+    assert.equal(await status('>&-'), '125\n');
+  });
+
   test('the same id starts once', async () => {
     const file = path.join(dir, 'once');
     for (let i = 0; i < 2; i++) assert.equal(ok(await c(['exec', '--id', 'only.once', '-c', `echo x >>${file}; echo did`])), 'did\n');
@@ -374,6 +381,23 @@ describe('files', () => {
       assert.equal(r.code, code, r.stderr);
       assert.match(r.stderr, what);
     }
+  });
+
+  test('cp: a link is written through, and a device is not replaced', async () => {
+    await writeFile(path.join(dir, 'behind'), 'old');
+    await symlink('behind', path.join(dir, 'through'));
+    ok(await c(['write', 'small'], { input: 'new' }));
+    ok(await c(['cp', 'remote:small', path.join(dir, 'through')]));
+    assert.equal(await readFile(path.join(dir, 'behind'), 'utf8'), 'new');
+    assert.equal(await readlink(path.join(dir, 'through')), 'behind');
+    const fifo = path.join(dir, 'fifo');
+    await exec('mkfifo', [fifo]);
+    const [copied, text] = await Promise.all([c(['cp', 'remote:small', fifo]), readFile(fifo, 'utf8')]);
+    ok(copied);
+    assert.equal(text, 'new');
+    const [sent] = await Promise.all([c(['cp', fifo, 'remote:from-fifo']), writeFile(fifo, 'piped')]);
+    ok(sent);
+    assert.equal(await readFile(remote('from-fifo'), 'utf8'), 'piped');
   });
 
   test('cp: a folder there and back is the same tree', async () => {
