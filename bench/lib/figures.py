@@ -8,6 +8,7 @@ import sys
 import time
 
 FIELDS = ("id", "title", "unit", "rounds", "min", "median", "max", "method", "target", "met")
+HISTORY = ("date", "commit", "id", "median", "unit")
 UNITS = {"/s", "us", "ms", "MB", "MB/s", "B", "ratio", "count", "%"}
 
 
@@ -89,8 +90,24 @@ class Book:
             w.writeheader()
             w.writerows(f.row() for f in self.figures.values())
 
+    def write_history(self, path):
+        """Adds the figures that are followed from run to run, in place of those of the same commit."""
+        old = read_history(path)
+        followed = list(dict.fromkeys(r["id"] for r in old))
+        now = [{"date": self.machine["date"], "commit": self.machine["commit"], "id": id, "median": self.figures[id].row()["median"],
+                "unit": self.figures[id].unit} for id in followed if id in self.figures]
+        with open(path, "w", newline="") as f:
+            w = csv.DictWriter(f, HISTORY, lineterminator="\n")
+            w.writeheader()
+            w.writerows([r for r in old if r["commit"] != self.machine["commit"]] + now)
+
     def write_json(self, path):
         with open(path, "w") as f:
             json.dump({"machine": self.machine, "methods": self.methods, "failed": self.failed,
                        "figures": [f.row() for f in self.figures.values()]}, f, indent=1, ensure_ascii=False)
             f.write("\n")
+
+
+def read_history(path):
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))

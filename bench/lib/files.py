@@ -23,7 +23,7 @@ def big(b):
             y = load("put", port=s.port, path=f"/api/files/raw?path={path}.put", size=size)
             os.unlink(path + ".put")
             note(b, "write", method, x, y)
-        b.add("bigfile.growth", (memory(s.server_pid(), peak=True) - before) / 1e6, "growth of the server's memory by 1 GB read and written", "MB", method)
+        b.add("bigfile.growth", (memory(s.server_pid(), peak=True) - before) / 1e6, "growth of the server's memory by 1 GB read and written", "MB", method, ("<=", 4))
     for name in ("read", "write"):
         b.say(f"{name} 1 GB: {b.get(f'bigfile.{name}.rate'):,.0f} MB/s, dd {b.get(f'bigfile.{name}.raw.rate'):,.0f}, ratio {b.get(f'bigfile.{name}.ratio'):.2f}")
 

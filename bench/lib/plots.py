@@ -225,7 +225,7 @@ def losses(plt, book, out):
 
 PLOTS = (("throughput", "ping.ws.1.rate", throughput), ("latency", "ping.ws.1.p99", latency), ("commands", "exec.fresh.ws.1.rate", commands),
          ("session", "exec.session.ws.1.p50", session), ("files", "file.read.ws.1024.p50", files), ("batch", "batch.ws", batch), ("big", "bigfile.read.rate", big),
-         ("mixed", "mixed.100.ws.p99", mixed), ("rates", "open.ping.ws.50.p99", rates), ("memory", "memory.pending.10.seen", memory),
+         ("mixed", "mixed.100.ws.p99", mixed), ("rates", "open.ping.ws.50.p99", rates), ("memory", "memory.pending.100", memory),
          ("growth", "flat.processes.ping.ratio", growth), ("peers", "peers.conflux.ping.1.p50", peers), ("losses", "peers.conflux.stream.10KB.lost", losses))
 
 

@@ -20,13 +20,17 @@ def number(value, unit):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}".rstrip("0").rstrip(".") if value else "0"
 
 
-def table(figures, notes):
+def unit(name):
+    return {"us": "µs", "count": ""}.get(name, name)
+
+
+def table(figures):
     lines = ["| figure | what | median | min … max | unit | target | |", "|---|---|--:|--:|---|---|---|"]
     for f in figures:
         low, high = (number(v, f.unit) for v in (min(f.values), max(f.values)))
         met = "" if f.met is None else "met" if f.met else "**missed**"
         target = f"{'≤' if f.target[0] == '<=' else '≥'} {number(f.target[1], f.unit)}" if f.target else ""
-        lines.append(f"| {f.id} | {f.title} | {number(f.median, f.unit)} | {low} … {high} | {f.unit} | {target} | {met} |")
+        lines.append(f"| {f.id} | {f.title} | {number(f.median, f.unit)} | {low} … {high} | {unit(f.unit)} | {target} | {met} |")
     return "\n".join(lines) + "\n"
 
 
@@ -35,7 +39,7 @@ def missed(book, notes):
     for f in book.figures.values():
         if f.met is False:
             sign = "≤" if f.target[0] == "<=" else "≥"
-            lines.append(f"- **{f.title}** ({f.id}): {number(f.median, f.unit)} {f.unit}, target {sign} {number(f.target[1], f.unit)}. " +
+            lines.append(f"- **{f.title}** ({f.id}): {number(f.median, f.unit)} {unit(f.unit)}, target {sign} {number(f.target[1], f.unit)}. " +
                          notes.get(f.id, "No reason is known yet."))
     return "\n".join(lines) + "\n" if lines else "Nothing.\n"
 
@@ -51,19 +55,30 @@ def head(m, args):
             ("\n**A quick look (--quick), no result.**\n" if args.quick else ""))
 
 
-def write(book, path, plots, notes):
+def write(book, path, plots, notes, followed):
     parts = [head(book.machine, book.args)]
     for name, title in plots:
         parts.append(f"\n![{title}](results/{name}.svg)\n")
     for title, pattern in SECTIONS:
         found = [f for f in book.figures.values() if f.target] if pattern is None else [f for _, f in book.matching(pattern)]
         if found:
-            parts.append(f"\n## {title}\n\n{table(found, notes)}")
+            parts.append(f"\n## {title}\n\n{table(found)}")
     parts.append(f"\n## Missed, and what holds it back\n\n{missed(book, notes)}")
+    parts.append(f"\n## From run to run\n\n{history(followed)}")
     if book.failed:
         parts.append("\n## Not measured\n\n" + "".join(f"- {id}: {' '.join(why.split())[:300]}\n" for id, why in book.failed.items()))
     parts.append("\n## Methods\n\n" + "".join(f"- **{id}**: {text}\n" for id, text in book.methods.items()))
     path.write_text("".join(parts))
+
+
+def history(rows, runs=5):
+    """A column for each of the last runs, a row for each figure that is followed."""
+    columns = list(dict.fromkeys((r["date"], r["commit"]) for r in rows))[-runs:]
+    value = {(r["date"], r["commit"], r["id"]): number(float(r["median"]), r["unit"]) for r in rows}
+    lines = ["| figure | unit | " + " | ".join(f"{date} {commit}" for date, commit in columns) + " |", "|---|---|" + "--:|" * len(columns)]
+    for id, name in dict.fromkeys((r["id"], r["unit"]) for r in rows):
+        lines.append(f"| {id} | {unit(name)} | " + " | ".join(value.get((*c, id), "") for c in columns) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def read_notes(path):

@@ -18,7 +18,7 @@ def stream(b):
             for _ in range(min(b.args.rounds, 3)):
                 ws = load("stream", port=s.port, body=command(kind, size))
                 sse = load("sse", port=s.port, method="POST", path="/api/execute/stream", body=command(kind, size), event='"complete"')
-                b.add(f"stream.ws.{kind}.rate", ws["MBps"], f"stream of {kind}, WebSocket", "MB/s", method, (">=", 400) if kind == "base64" else None)
+                b.add(f"stream.ws.{kind}.rate", ws["MBps"], f"stream of {kind}, WebSocket", "MB/s", method, (">=", 600) if kind == "base64" else None)
                 b.add(f"stream.http.{kind}.rate", sse["MBps"], f"stream of {kind}, HTTP", "MB/s", method)
                 for door, r in (("ws", ws), ("http", sse)):
                     b.add(f"stream.{door}.{kind}.lost", size - r["bytes"], f"bytes lost, {door}", "B", method, ("<=", 0))
