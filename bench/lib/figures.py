@@ -36,10 +36,18 @@ class Figure:
 
     def row(self):
         rounded = lambda v: float(f"{v:.5g}")
-        return {"id": self.id, "title": self.title, "unit": self.unit, "rounds": len(self.values), "min": rounded(min(self.values)),
-                "median": rounded(self.median), "max": rounded(max(self.values)), "method": self.method,
-                "target": f"{self.target[0]} {self.target[1]:g}" if self.target else "",
-                "met": "" if self.met is None else "yes" if self.met else "no"}
+        return {
+            "id": self.id,
+            "title": self.title,
+            "unit": self.unit,
+            "rounds": len(self.values),
+            "min": rounded(min(self.values)),
+            "median": rounded(self.median),
+            "max": rounded(max(self.values)),
+            "method": self.method,
+            "target": f"{self.target[0]} {self.target[1]:g}" if self.target else "",
+            "met": "" if self.met is None else "yes" if self.met else "no",
+        }
 
 
 class Book:
@@ -64,8 +72,14 @@ class Book:
     def calls(self, id, report, title, method, targets=None):
         """What a report of the load program tells of calls: rate and percentiles."""
         targets = targets or {}
-        for key, short, unit in (("opsPerSec", "rate", "/s"), ("p50us", "p50", "us"), ("p90us", "p90", "us"), ("p99us", "p99", "us"),
-                                 ("p999us", "p999", "us"), ("maxus", "max", "us")):
+        for key, short, unit in (
+            ("opsPerSec", "rate", "/s"),
+            ("p50us", "p50", "us"),
+            ("p90us", "p90", "us"),
+            ("p99us", "p99", "us"),
+            ("p999us", "p999", "us"),
+            ("maxus", "max", "us"),
+        ):
             self.add(f"{id}.{short}", report[key], f"{title}, {short}", unit, method, targets.get(short))
         return report
 
@@ -94,8 +108,17 @@ class Book:
         """Adds the figures that are followed from run to run, in place of those of the same commit."""
         old = read_history(path)
         followed = list(dict.fromkeys(r["id"] for r in old))
-        now = [{"date": self.machine["date"], "commit": self.machine["commit"], "id": id, "median": self.figures[id].row()["median"],
-                "unit": self.figures[id].unit} for id in followed if id in self.figures]
+        now = [
+            {
+                "date": self.machine["date"],
+                "commit": self.machine["commit"],
+                "id": id,
+                "median": self.figures[id].row()["median"],
+                "unit": self.figures[id].unit,
+            }
+            for id in followed
+            if id in self.figures
+        ]
         with open(path, "w", newline="") as f:
             w = csv.DictWriter(f, HISTORY, lineterminator="\n")
             w.writeheader()
@@ -103,8 +126,17 @@ class Book:
 
     def write_json(self, path):
         with open(path, "w") as f:
-            json.dump({"machine": self.machine, "methods": self.methods, "failed": self.failed,
-                       "figures": [f.row() for f in self.figures.values()]}, f, indent=1, ensure_ascii=False)
+            json.dump(
+                {
+                    "machine": self.machine,
+                    "methods": self.methods,
+                    "failed": self.failed,
+                    "figures": [f.row() for f in self.figures.values()],
+                },
+                f,
+                indent=1,
+                ensure_ascii=False,
+            )
             f.write("\n")
 
 

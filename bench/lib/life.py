@@ -10,7 +10,11 @@ DURABLE = "i=0; while [ ! -e {stop} ]; do i=$((i+1)); echo line $i; done; echo $
 
 
 def start(b):
-    method = b.method("start", "From the start of the program to the answer of its first ping (polled by nobody: the line that it prints is awaited); memory right after.")
+    method = b.method(
+        "start",
+        """From the start of the program to the answer of its first ping (polled by nobody: the line that it prints is
+        awaited); memory right after.""",
+    )
     for _ in range(b.args.rounds * 2):
         with Server() as s:
             b.add("start.first", s.start_ms, "first answer after start", "ms", method, ("<=", 50))
@@ -46,8 +50,12 @@ def missing(s, stop):
 
 
 def restart(b):
-    method = b.method("restart", """kill -9 of the server while a durable process writes numbered lines: time to the next answer, asked for every 0.5 ms on new connections;
-        at the end, bytes of the process that are missing from its log. 1.1 s between two kills: one that dies again within a second is taken to keep crashing.""")
+    method = b.method(
+        "restart",
+        """kill -9 of the server while a durable process writes numbered lines: time to the next answer, asked for every
+        0.5 ms on new connections; at the end, bytes of the process that are missing from its log. 1.1 s between two
+        kills: one that dies again within a second is taken to keep crashing.""",
+    )
     with Server() as s:
         stop = s.work + "/stop"
         s.post("/api/process/start", {"command": DURABLE.format(stop=stop), "processId": "durable", "sessionId": OFF})
@@ -60,28 +68,60 @@ def restart(b):
 
 
 def busy(b):
-    method = b.method("busy", """Calls while a workload inside takes every processor four times over, and 1 GB of memory: ping and `true` in a fresh shell, one in flight.""")
-    memory_hog = "exec perl -e 'my $m = \"x\" x 1e9; for (;;) { for (my $i = 0; $i < 1e9; $i += 4096) { substr($m, $i, 1) = \"y\" } }'"
+    method = b.method(
+        "busy",
+        """Calls while a workload inside takes every processor four times over, and 1 GB of memory: ping and `true` in a
+        fresh shell, one in flight.""",
+    )
+    touch = 'my $m = "x" x 1e9; for (;;) { for (my $i = 0; $i < 1e9; $i += 4096) { substr($m, $i, 1) = "y" } }'
+    memory_hog = f"exec perl -e '{touch}'"
     with Server() as s:
         for i, command in enumerate(["while :; do :; done"] * (4 * (os.cpu_count() or 1)) + [memory_hog]):
             s.post("/api/process/start", {"command": command, "processId": f"hog-{i}", "sessionId": OFF})
         for _ in range(b.args.rounds):
             for name, ask in (("ping", {}), ("exec", execute("true", OFF))):
-                b.calls(f"busy.{name}", load("calls", port=s.port, seconds=max(b.args.seconds, 1.0), **ask), f"{name}, machine busy", method,
-                        {"p99": ("<=", 500000)})
-    b.say(f"machine busy: p99 of ping {b.get('busy.ping.p99') / 1e3:.1f} ms, of exec {b.get('busy.exec.p99') / 1e3:.1f} ms")
+                b.calls(
+                    f"busy.{name}",
+                    load("calls", port=s.port, seconds=max(b.args.seconds, 1.0), **ask),
+                    f"{name}, machine busy",
+                    method,
+                    {"p99": ("<=", 500000)},
+                )
+    b.say(
+        f"machine busy: p99 of ping {b.get('busy.ping.p99') / 1e3:.1f} ms, "
+        f"of exec {b.get('busy.exec.p99') / 1e3:.1f} ms"
+    )
 
 
 def raw(b):
-    method = b.method("raw", """What this machine gives: bytes through a pipe and through a loopback socket (64 KB writes, 256 KB reads, two processes), and SQLite
-        transactions of one row with the registry's settings (WAL, synchronous NORMAL), in a folder like the server's.""")
+    method = b.method(
+        "raw",
+        """What this machine gives: bytes through a pipe and through a loopback socket (64 KB writes, 256 KB reads, two
+        processes), and SQLite transactions of one row with the registry's settings (WAL, synchronous NORMAL), in a
+        folder like the server's.""",
+    )
     with Server() as s:
         for _ in range(b.args.rounds):
             for name in ("pipe", "socket"):
-                b.add(f"raw.{name}", load(name, seconds=b.args.seconds)["MBps"], f"bytes through a {name}", "MB/s", method)
-            b.add("raw.commit", load("commit", seconds=b.args.seconds, file=s.dir.name + "/bench.db")["opsPerSec"], "SQLite commits", "/s", method)
-    b.say(f"pipe {b.get('raw.pipe'):,.0f} MB/s, socket {b.get('raw.socket'):,.0f} MB/s, SQLite {b.get('raw.commit'):,.0f} commits/s")
+                b.add(
+                    f"raw.{name}", load(name, seconds=b.args.seconds)["MBps"], f"bytes through a {name}", "MB/s", method
+                )
+            b.add(
+                "raw.commit",
+                load("commit", seconds=b.args.seconds, file=s.dir.name + "/bench.db")["opsPerSec"],
+                "SQLite commits",
+                "/s",
+                method,
+            )
+    b.say(
+        f"pipe {b.get('raw.pipe'):,.0f} MB/s, socket {b.get('raw.socket'):,.0f} MB/s, "
+        f"SQLite {b.get('raw.commit'):,.0f} commits/s"
+    )
 
 
-GROUPS = (("start", "start-up and idle memory", start), ("restart", "kill -9 of the server, 20 times", restart),
-          ("busy", "a workload that takes the whole machine", busy), ("raw", "pipe, socket and SQLite by themselves", raw))
+GROUPS = (
+    ("start", "start-up and idle memory", start),
+    ("restart", "kill -9 of the server, 20 times", restart),
+    ("busy", "a workload that takes the whole machine", busy),
+    ("raw", "pipe, socket and SQLite by themselves", raw),
+)

@@ -28,8 +28,15 @@ def _git(*args):
 def describe():
     status = _git("status", "--porcelain", "--untracked-files=no")
     changed = [line[3:] for line in status.splitlines()] if status != "unknown" else []
-    return {"commit": _git("rev-parse", "--short", "HEAD"), "changed": sum(not name.startswith("bench/") for name in changed),
-            "version": subprocess.run([CONFLUX, "--version"], capture_output=True, text=True).stdout.strip(),
-            "date": time.strftime("%Y-%m-%d"), "cpu": _read("/proc/cpuinfo", r"model name\s*: (.*)"), "processors": os.cpu_count(),
-            "kernel": platform.release(), "memoryGB": round(int(_read("/proc/meminfo", r"MemTotal:\s+(\d+)", "0")) / 1e6, 1),
-            "system": _read("/etc/os-release", r'PRETTY_NAME="(.*)"'), "loadAtStart": round(os.getloadavg()[0], 2)}
+    return {
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "changed": sum(not name.startswith("bench/") for name in changed),
+        "version": subprocess.run([CONFLUX, "--version"], capture_output=True, text=True).stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": _read("/proc/cpuinfo", r"model name\s*: (.*)"),
+        "processors": os.cpu_count(),
+        "kernel": platform.release(),
+        "memoryGB": round(int(_read("/proc/meminfo", r"MemTotal:\s+(\d+)", "0")) / 1e6, 1),
+        "system": _read("/etc/os-release", r'PRETTY_NAME="(.*)"'),
+        "loadAtStart": round(os.getloadavg()[0], 2),
+    }

@@ -1,7 +1,7 @@
 """Other control planes, from npm, beside ours in the same run: the same operations where they have them.
 
-All of it happens in a network namespace of its own: the container server of @cloudflare/sandbox listens on port 3000 of every
-address and has no option for that, and nothing here may be reachable from outside. Ours is measured in there too.
+All of it happens in a network namespace of its own: the container server of @cloudflare/sandbox listens on port 3000
+of every address and has no option for that, and nothing here may be reachable from outside. Ours is measured there too.
 """
 import contextlib
 import ctypes
@@ -30,8 +30,13 @@ def install():
         return
     if not shutil.which("npm"):
         raise Failed("npm is not installed")
-    out = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"], cwd=FOLDER, capture_output=True,
-                         text=True, preexec_fn=child())
+    out = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        preexec_fn=child(),
+    )
     if out.returncode:
         raise Failed("npm ci: " + (out.stderr or out.stdout).strip()[-300:])
 
@@ -59,8 +64,16 @@ class Peer(Http):
         super().__init__(port)
         self.dir = tempfile.TemporaryDirectory(prefix="conflux-peer-")
         begin = time.monotonic()
-        self.proc = subprocess.Popen(argv, cwd=cwd, env={**os.environ, "HOME": self.dir.name, **env}, stdin=subprocess.DEVNULL,
-                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=child())
+        self.proc = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**os.environ, "HOME": self.dir.name, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=child(),
+        )
         while True:
             try:
                 self.call("GET", health, timeout=5)
@@ -96,28 +109,41 @@ class Peer(Http):
 
 class SandboxAgent(Peer):
     """@sandbox-agent/cli: programs by POST /v1/processes/run, files raw, output as server-sent events with base64."""
+
     NAME, LABEL = "sandbox-agent", "sandbox-agent 0.4.2"
 
     def __init__(self):
         program = MODULES / "@sandbox-agent/cli-linux-x64/bin/sandbox-agent"
-        super().__init__([str(program), "server", "--no-token", "--no-telemetry", "--port", "2468"], 2468, "/v1/health", "/", {})
+        super().__init__(
+            [str(program), "server", "--no-token", "--no-telemetry", "--port", "2468"], 2468, "/v1/health", "/", {}
+        )
 
     def ask(self, op, size=0):
         path = text_file(self.dir.name, size)
-        return {"ping": dict(path="/v1/health"),
-                "exec": dict(method="POST", path="/v1/processes/run", body={"command": "bash", "args": ["-c", "echo hi"]}),
-                "read": dict(path=f"/v1/fs/file?path={path}"),
-                "write": dict(method="PUT", path=f"/v1/fs/file?path={path}.new", step_size=size, body="$DATA")}[op]
+        return {
+            "ping": dict(path="/v1/health"),
+            "exec": dict(method="POST", path="/v1/processes/run", body={"command": "bash", "args": ["-c", "echo hi"]}),
+            "read": dict(path=f"/v1/fs/file?path={path}"),
+            "write": dict(method="PUT", path=f"/v1/fs/file?path={path}.new", step_size=size, body="$DATA"),
+        }[op]
 
     def stream(self, command, patience):
         body = {"command": "bash", "args": ["-c", command]}
         process = self.post("/v1/processes", body)["id"]
-        return load("sse", port=self.port, path=f"/v1/processes/{process}/logs?follow=true", encoding="base64", event='"exited"', timeout=patience)
+        return load(
+            "sse",
+            port=self.port,
+            path=f"/v1/processes/{process}/logs?follow=true",
+            encoding="base64",
+            event='"exited"',
+            timeout=patience,
+        )
 
 
 class Cloudflare(Peer):
-    """The container server of @cloudflare/sandbox@0.3.7, run by bun, built as its Dockerfile builds it. Its pools of language interpreters
-    are switched off by environment: they are not measured and their packages are not here."""
+    """The container server of @cloudflare/sandbox@0.3.7, run by bun, built as its Dockerfile builds it. Its pools of
+    language interpreters are switched off by environment: they are not measured and their packages are not here."""
+
     NAME, LABEL = "cloudflare-0.3.7", "@cloudflare/sandbox 0.3.7"
 
     def __init__(self):
@@ -125,22 +151,41 @@ class Cloudflare(Peer):
         self.source = tempfile.TemporaryDirectory(prefix="conflux-peer-")
         folder = self.source.name + "/container-server"
         shutil.copytree(MODULES / "@cloudflare/sandbox/container_src", folder)
-        subprocess.run([bun, "build", "--target=node", "--format=cjs", "control-process.ts", "--outfile", "control-process.js"], cwd=folder,
-                       check=True, capture_output=True, env={**os.environ, "HOME": self.source.name})
+        subprocess.run(
+            [bun, "build", "--target=node", "--format=cjs", "control-process.ts", "--outfile", "control-process.js"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            env={**os.environ, "HOME": self.source.name},
+        )
         pools = {f"{language}_POOL_MIN_SIZE": "0" for language in ("PYTHON", "JAVASCRIPT", "TYPESCRIPT")}
         super().__init__([bun, "index.ts"], 3000, "/api/ping", folder, pools)
         self.post("/api/session/create", {"id": "bench", "cwd": self.dir.name, "isolation": False})
 
     def ask(self, op, size=0):
         path = text_file(self.dir.name, size)
-        return {"ping": dict(path="/api/ping"),
-                "exec": dict(method="POST", path="/api/execute", body={"id": "bench", "command": "echo hi"}),
-                "read": dict(method="POST", path="/api/read", body={"path": path, "sessionId": "bench"}),
-                "write": dict(method="POST", path="/api/write", step_size=size, body='{"path":"%s.new","content":"$DATA","sessionId":"bench"}' % path)}[op]
+        return {
+            "ping": dict(path="/api/ping"),
+            "exec": dict(method="POST", path="/api/execute", body={"id": "bench", "command": "echo hi"}),
+            "read": dict(method="POST", path="/api/read", body={"path": path, "sessionId": "bench"}),
+            "write": dict(
+                method="POST",
+                path="/api/write",
+                step_size=size,
+                body='{"path":"%s.new","content":"$DATA","sessionId":"bench"}' % path,
+            ),
+        }[op]
 
     def stream(self, command, patience):
-        return load("sse", port=self.port, method="POST", path="/api/execute/stream", body={"id": "bench", "command": command}, event='"complete"',
-                    timeout=patience)
+        return load(
+            "sse",
+            port=self.port,
+            method="POST",
+            path="/api/execute/stream",
+            body={"id": "bench", "command": command},
+            event='"complete"',
+            timeout=patience,
+        )
 
     def stop(self):
         super().stop()
@@ -149,6 +194,7 @@ class Cloudflare(Peer):
 
 class Ours(Server):
     """Conflux over HTTP, as the peers are asked."""
+
     NAME, LABEL = "conflux", "Conflux, HTTP"
 
     def __init__(self):
@@ -156,27 +202,54 @@ class Ours(Server):
         self.session()
 
     def ask(self, op, size=0):
-        return {"ping": dict(path="/api/ping"),
-                "exec": dict(method="POST", path="/api/execute", body={"command": "echo hi", "sessionId": "bench"}),
-                "read": dict(method="POST", path="/api/read", body={"path": self.text_file(size)}),
-                "write": dict(method="POST", path="/api/write", step_size=size, body='{"path":"%s/new","content":"$DATA"}' % self.work)}[op]
+        return {
+            "ping": dict(path="/api/ping"),
+            "exec": dict(method="POST", path="/api/execute", body={"command": "echo hi", "sessionId": "bench"}),
+            "read": dict(method="POST", path="/api/read", body={"path": self.text_file(size)}),
+            "write": dict(
+                method="POST", path="/api/write", step_size=size, body='{"path":"%s/new","content":"$DATA"}' % self.work
+            ),
+        }[op]
 
     def stream(self, command, patience):
-        return load("sse", port=self.port, method="POST", path="/api/execute/stream", body={"command": command, "sessionId": OFF}, event='"complete"',
-                    timeout=patience)
+        return load(
+            "sse",
+            port=self.port,
+            method="POST",
+            path="/api/execute/stream",
+            body={"command": command, "sessionId": OFF},
+            event='"complete"',
+            timeout=patience,
+        )
 
     def rss(self, peak=False):
         return memory(self.server_pid(), peak) if peak else super().rss()
 
 
 KINDS = (Ours, SandboxAgent, Cloudflare)
-CALLS = (("ping", "", 0, 1), ("ping", "", 0, 16), ("exec", "", 0, 1), ("exec", "", 0, 16), ("read", ".10KB", 10240, 1), ("write", ".10KB", 10240, 1),
-         ("read", ".1MB", 1 << 20, 1), ("write", ".1MB", 1 << 20, 1))
+CALLS = (
+    ("ping", "", 0, 1),
+    ("ping", "", 0, 16),
+    ("exec", "", 0, 1),
+    ("exec", "", 0, 16),
+    ("read", ".10KB", 10240, 1),
+    ("write", ".10KB", 10240, 1),
+    ("read", ".1MB", 1 << 20, 1),
+    ("write", ".1MB", 1 << 20, 1),
+)
 # Paced and at full speed, 10 KB to 100 MB; each on a server of its own, since some do not survive it.
-STREAMS = (("paced", 2000 * 77, "paced: 2,000 lines, one a millisecond", f"for i in {{1..2000}}; do echo {'A' * 76}; sleep 0.001; done"),
-           ("10KB", 10_000, "10 KB", "base64 -w76 /dev/zero | head -c 10000"),
-           ("100KB", 100_000, "100 KB", "base64 -w76 /dev/zero | head -c 100000"), ("1MB", 1_000_000, "1 MB", "base64 -w76 /dev/zero | head -c 1000000"),
-           ("100MB", 100_000_000, "100 MB", "base64 -w76 /dev/zero | head -c 100000000"))
+STREAMS = (
+    (
+        "paced",
+        2000 * 77,
+        "paced: 2,000 lines, one a millisecond",
+        f"for i in {{1..2000}}; do echo {'A' * 76}; sleep 0.001; done",
+    ),
+    ("10KB", 10_000, "10 KB", "base64 -w76 /dev/zero | head -c 10000"),
+    ("100KB", 100_000, "100 KB", "base64 -w76 /dev/zero | head -c 100000"),
+    ("1MB", 1_000_000, "1 MB", "base64 -w76 /dev/zero | head -c 1000000"),
+    ("100MB", 100_000_000, "100 MB", "base64 -w76 /dev/zero | head -c 100000000"),
+)
 
 
 def patience(b):
@@ -191,7 +264,13 @@ def calls(b, method):
             try:
                 servers.append(stack.enter_context(kind()))
                 b.add(f"peers.{kind.NAME}.rss", servers[-1].rss() / 1e6, f"idle memory, {kind.LABEL}", "MB", method)
-                b.add(f"peers.{kind.NAME}.start", servers[-1].start_ms, f"first answer after start, {kind.LABEL}", "ms", method)
+                b.add(
+                    f"peers.{kind.NAME}.start",
+                    servers[-1].start_ms,
+                    f"first answer after start, {kind.LABEL}",
+                    "ms",
+                    method,
+                )
             except (Failed, OSError, subprocess.CalledProcessError) as e:
                 b.fail(f"peers.{kind.NAME}", e)
         for op, tag, size, n in CALLS:
@@ -201,11 +280,23 @@ def calls(b, method):
                     if id in b.failed:
                         continue
                     try:
-                        r = load("calls", port=s.port, door="http", inflight=n, seconds=b.args.seconds, timeout=patience(b), **s.ask(op, size))
+                        r = load(
+                            "calls",
+                            port=s.port,
+                            door="http",
+                            inflight=n,
+                            seconds=b.args.seconds,
+                            timeout=patience(b),
+                            **s.ask(op, size),
+                        )
                         b.calls(id, r, f"{op} {tag[1:]}, {n} in flight, {s.LABEL}", method)
                     except Failed as e:
                         b.fail(id, e)
-            b.say(f"{op} {tag[1:]}, {n} in flight: " + ", ".join(f"{s.NAME} {b.get(f'peers.{s.NAME}.{op}{tag}.{n}.p50') or 0:,.0f}" for s in servers) + " us p50")
+            b.say(
+                f"{op} {tag[1:]}, {n} in flight: "
+                + ", ".join(f"{s.NAME} {b.get(f'peers.{s.NAME}.{op}{tag}.{n}.p50') or 0:,.0f}" for s in servers)
+                + " us p50"
+            )
 
 
 def streams(b, method):
@@ -216,21 +307,50 @@ def streams(b, method):
                 for _ in range(min(b.args.rounds, 2)):
                     with kind() as s:
                         r = s.stream(command, patience(b))
-                        b.add(f"{id}.lost", (size - r["bytes"]) / size * 100, f"share of the output that was lost, {title}, {kind.LABEL}", "%", method)
+                        b.add(
+                            f"{id}.lost",
+                            (size - r["bytes"]) / size * 100,
+                            f"share of the output that was lost, {title}, {kind.LABEL}",
+                            "%",
+                            method,
+                        )
                         b.add(f"{id}.rate", r["MBps"], f"stream, {title}, {kind.LABEL}", "MB/s", method)
-                        b.add(f"{id}.complete", int(r["complete"]), f"end of the stream told, {title}, {kind.LABEL}", "count", method)
-                        b.add(f"{id}.rss", s.rss(peak=True) / 1e6, f"peak memory of the server, stream, {title}, {kind.LABEL}", "MB", method)
+                        b.add(
+                            f"{id}.complete",
+                            int(r["complete"]),
+                            f"end of the stream told, {title}, {kind.LABEL}",
+                            "count",
+                            method,
+                        )
+                        b.add(
+                            f"{id}.rss",
+                            s.rss(peak=True) / 1e6,
+                            f"peak memory of the server, stream, {title}, {kind.LABEL}",
+                            "MB",
+                            method,
+                        )
             except (Failed, OSError) as e:
                 b.fail(id, e)
-        b.say(f"stream, {title}: lost " + ", ".join(f"{k.NAME} {b.get(f'peers.{k.NAME}.stream.{name}.lost') or 0:.1f} %" for k in KINDS))
+        b.say(
+            f"stream, {title}: lost "
+            + ", ".join(f"{k.NAME} {b.get(f'peers.{k.NAME}.stream.{name}.lost') or 0:.1f} %" for k in KINDS)
+        )
 
 
 def peers(b):
-    method = b.method("peers", """Conflux over HTTP, @sandbox-agent/cli-linux-x64 0.4.2 and the container server in @cloudflare/sandbox 0.3.7 under bun 1.4.5, in turn, keep-alive
-        connections, in a network namespace of their own. exec is `echo hi`: in a session (Conflux, Cloudflare), a program of its own (sandbox-agent has no sessions).
-        read and write: 10 KB and 1 MB of text (sandbox-agent raw, the others as JSON).""")
-    told = b.method("peers.stream", """Output of one command as server-sent events: share of the bytes written that did not arrive when the end was told, the
-        connection was closed, or nothing had come for 5 s; largest resident memory of the serving process. Each on a fresh server.""")
+    method = b.method(
+        "peers",
+        """Conflux over HTTP, @sandbox-agent/cli-linux-x64 0.4.2 and the container server in @cloudflare/sandbox 0.3.7
+        under bun 1.4.5, in turn, keep-alive connections, in a network namespace of their own. exec is `echo hi`: in a
+        session (Conflux, Cloudflare), a program of its own (sandbox-agent has no sessions). read and write: 10 KB and 1
+        MB of text (sandbox-agent raw, the others as JSON).""",
+    )
+    told = b.method(
+        "peers.stream",
+        """Output of one command as server-sent events: share of the bytes written that did not arrive when the end was
+        told, the connection was closed, or nothing had come for 5 s; largest resident memory of the serving process.
+        Each on a fresh server.""",
+    )
     install()
     with own_network():
         calls(b, method)

@@ -1,92 +1,7 @@
-"""Plots: each asks a question in its title and can be read without the text. Colours are those of Okabe and Ito, which people
-who do not tell red from green can tell apart; the raw limit is always the dashed grey line."""
-import math
+"""The plots: each asks a question in its title, and answers it."""
 import re
 
-COLOURS = {"raw": "#777777", "ws": "#0072B2", "http": "#D55E00", "http-close": "#E69F00", "pending": "#0072B2", "connection": "#009E73",
-           "stream": "#CC79A7", "conflux": "#0072B2", "sandbox-agent": "#E69F00", "cloudflare-0.3.7": "#CC79A7"}
-NAMES = {"raw": "raw limit", "ws": "one WebSocket", "http": "HTTP keep-alive", "http-close": "HTTP, a connection each"}
-
-
-def setup():
-    import matplotlib
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "conflux", "font.family": "sans-serif", "font.size": 11, "axes.spines.top": False,
-                                "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True,
-                                "axes.titlesize": 13, "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.dpi": 100})
-    import matplotlib.pyplot as plt
-    return plt
-
-
-def human(v, _=None):
-    for size, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(v) >= size:
-            return f"{v / size:g}{mark}"
-    return f"{v:g}"
-
-
-def seconds(us, _=None):
-    for size, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")):
-        if us >= size or size == 1:
-            return f"{us / size:,.0f} {unit}" if us >= 100 * size else f"{us / size:.3g} {unit}"
-
-
-def scale(axis, low, high, form):
-    """Ticks of a log axis: 1, 2 and 5 where powers of ten alone would be too few."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if math.log10(high / low) < 2 else (1,)))
-    axis.set_major_formatter(FuncFormatter(form))
-
-
-def apart(ys, least, log):
-    """Places for labels, in the order of ys, none nearer to another than `least` of the axis (a share, in log10 when log)."""
-    at = [math.log10(y) if log else y for y in ys]
-    order = sorted(range(len(at)), key=lambda i: at[i])
-    for _ in range(50):
-        for a, b in zip(order, order[1:]):
-            gap = at[b] - at[a]
-            if gap < least:
-                at[a] -= (least - gap) / 2
-                at[b] += (least - gap) / 2
-    return [10 ** y if log else y for y in at]
-
-
-def lines(plt, out, title, xlabel, ylabel, series, xticks, yformat=human, xformat=human, limit=None, linear_x=False):
-    """series: (key, label, [(x, low, median, high)]), drawn with their range; labelled at their right end."""
-    fig, ax = plt.subplots(figsize=(8.2, 4.6))
-    series = [s for s in series if s[2]]
-    for key, label, points in series:
-        x, low, mid, high = zip(*points)
-        raw = key == "raw"
-        ax.plot(x, mid, color=COLOURS[key], linestyle="--" if raw else "-", marker=None if raw else "o", markersize=4, linewidth=1.8)
-        ax.fill_between(x, low, high, color=COLOURS[key], alpha=0.15, linewidth=0)
-    ax.set_yscale("log")
-    if not linear_x:
-        ax.set_xscale("log")
-    ax.set_xticks(xticks, [xformat(v) for v in xticks])
-    ax.minorticks_off()
-    scale(ax.yaxis, *ax.get_ylim(), yformat)
-    if limit:
-        ax.axhline(limit[0], color="#000000", linewidth=1, linestyle=":")
-        ax.annotate(limit[1], (xticks[0], limit[0]), textcoords="offset points", xytext=(4, 4), fontsize=9.5)
-    low, high = ax.get_ylim()
-    span = math.log10(high / low)
-    ends = [s[2][-1][2] for s in series]
-    for (key, label, points), y in zip(series, apart(ends, span * 0.062, True)):
-        ax.annotate(label, (points[-1][0], points[-1][2]), xytext=(1.02, y), textcoords=ax.get_yaxis_transform(), color=COLOURS[key], va="center", fontsize=10.5,
-                    fontweight="bold", annotation_clip=False)
-    return finish(plt, fig, ax, out, title, xlabel, ylabel)
-
-
-def finish(plt, fig, ax, out, title, xlabel, ylabel):
-    ax.set_title(title, pad=12)
-    ax.set_xlabel(xlabel)
-    ax.set_ylabel(ylabel)
-    ax.annotate("median of the rounds; shade or black line: their range", (1, 0), xycoords="axes fraction", xytext=(0, -42), textcoords="offset points",
-                ha="right", fontsize=8.5, color="#666666")
-    fig.savefig(out, bbox_inches="tight", metadata={"Date": None})
-    plt.close(fig)
-    return title
+from .chart import NAMES, bars, lines, seconds, setup
 
 
 def points(book, pattern):
@@ -95,7 +10,10 @@ def points(book, pattern):
 
 
 def doors(book, op, short):
-    return [(d, NAMES[d], points(book, rf"{op}\.{re.escape(d)}\.(\d+)\.{short}")) for d in ("raw", "ws", "http", "http-close")]
+    return [
+        (d, NAMES[d], points(book, rf"{op}\.{re.escape(d)}\.(\d+)\.{short}"))
+        for d in ("raw", "ws", "http", "http-close")
+    ]
 
 
 def ticks(series):
@@ -104,68 +22,113 @@ def ticks(series):
 
 def throughput(plt, book, out):
     s = doors(book, "ping", "rate")
-    return lines(plt, out, "How many small calls a second does each transport carry?", "calls in flight (log)", "pings per second (log)", s, ticks(s))
+    return lines(
+        plt,
+        out,
+        "How many small calls a second does each transport carry?",
+        "calls in flight (log)",
+        "pings per second (log)",
+        s,
+        ticks(s),
+    )
 
 
 def latency(plt, book, out):
     s = doors(book, "ping", "p99")
-    return lines(plt, out, "How long does the slowest 1 % of small calls take?", "calls in flight (log)", "p99 of a ping (log)", s, ticks(s), seconds)
+    return lines(
+        plt,
+        out,
+        "How long does the slowest 1 % of small calls take?",
+        "calls in flight (log)",
+        "p99 of a ping (log)",
+        s,
+        ticks(s),
+        seconds,
+    )
 
 
 def commands(plt, book, out):
     s = doors(book, "exec.fresh", "rate")
-    return lines(plt, out, "How many commands a second, a fresh shell for each?", "commands in flight (log)", "commands per second (log)", s, ticks(s))
+    return lines(
+        plt,
+        out,
+        "How many commands a second, a fresh shell for each?",
+        "commands in flight (log)",
+        "commands per second (log)",
+        s,
+        ticks(s),
+    )
 
 
 def session(plt, book, out):
     s = doors(book, "exec.session", "p50")[1:]
-    return lines(plt, out, "How long does a command in a session take?", "calls in flight, run one after another (log)", "median (log)", s, ticks(s), seconds)
+    return lines(
+        plt,
+        out,
+        "How long does a command in a session take?",
+        "calls in flight, run one after another (log)",
+        "median (log)",
+        s,
+        ticks(s),
+        seconds,
+    )
 
 
 def files(plt, book, out):
     s = [(d, f"{NAMES[d]}", points(book, rf"file\.read\.{d}\.(\d+)\.p50")) for d in ("ws", "http", "http-close")]
     size = lambda v, _=None: f"{v / (1 << 20):g} MB" if v >= 1 << 20 else f"{v / 1024:g} KB"
-    return lines(plt, out, "How long does reading a file take?", "size of the file (log)", "median of a read (log)", s, ticks(s), seconds, size)
+    return lines(
+        plt,
+        out,
+        "How long does reading a file take?",
+        "size of the file (log)",
+        "median of a read (log)",
+        s,
+        ticks(s),
+        seconds,
+        size,
+    )
 
 
 def rates(plt, book, out):
-    labels = (("raw", "raw echo", "echo"), ("ws", "ping, WebSocket", r"ping\.ws"), ("http", "ping, HTTP", r"ping\.http"), ("stream", "exec, WebSocket", r"exec\.ws"))
+    labels = (
+        ("raw", "raw echo", "echo"),
+        ("ws", "ping, WebSocket", r"ping\.ws"),
+        ("http", "ping, HTTP", r"ping\.http"),
+        ("stream", "exec, WebSocket", r"exec\.ws"),
+    )
     s = [(key, label, points(book, rf"open\.{id}\.(\d+)\.p99")) for key, label, id in labels]
-    return lines(plt, out, "What happens to the slowest 1 % as the server nears its limit?", "rate, % of the closed-loop maximum (latency from the due time)",
-          "p99 (log)", s, ticks(s), seconds, lambda v: f"{v:g} %", linear_x=True)
+    return lines(
+        plt,
+        out,
+        "What happens to the slowest 1 % as the server nears its limit?",
+        "rate, % of the closed-loop maximum (latency from the due time)",
+        "p99 (log)",
+        s,
+        ticks(s),
+        seconds,
+        lambda v: f"{v:g} %",
+        linear_x=True,
+    )
 
 
 def memory(plt, book, out):
-    s = [(k, label, [p for p in points(book, rf"memory\.{k}\.(\d+)") if p[2] > 0]) for k, label in
-         (("connection", "idle WebSocket"), ("stream", "active stream"), ("pending", "pending request"))]
+    s = [
+        (k, label, [p for p in points(book, rf"memory\.{k}\.(\d+)") if p[2] > 0])
+        for k, label in (("connection", "idle WebSocket"), ("stream", "active stream"), ("pending", "pending request"))
+    ]
     s = [(k, label, [(x, max(low, 1), mid, high) for x, low, mid, high in pts if x >= 10]) for k, label, pts in s]
-    return lines(plt, out, "What does one more cost the server in memory?", "how many are held (log)", "bytes each (log)", s, ticks(s), lambda v, _=None: f"{v:,.0f} B",
-          limit=(256, "target for a pending request: 256 B"))
-
-
-def bars(plt, out, title, xlabel, rows, form, limit=None, log=True):
-    """rows: (colour key, label, low, median, high), top to bottom; the value stands at the bar's end, the line is its range."""
-    fig, ax = plt.subplots(figsize=(8.2, 0.8 + 0.42 * len(rows)))
-    y = range(len(rows))[::-1]
-    for at, (key, label, low, mid, high) in zip(y, rows):
-        ax.barh(at, mid, color=COLOURS[key], height=0.62, alpha=0.9)
-        ax.plot([low, high], [at, at], color="#222222", linewidth=1.2)
-        ax.annotate(form(mid), (max(mid, high), at), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
-    ax.set_yticks(list(y), [r[1] for r in rows])
-    ax.grid(axis="y", visible=False)
-    ax.tick_params(axis="y", length=0)
-    if log:
-        ax.set_xscale("log")
-        ax.set_xlim(10 ** math.floor(math.log10(min(r[2] for r in rows) * 0.6)), max(r[4] for r in rows) * 4)
-        scale(ax.xaxis, *ax.get_xlim(), form)
-    else:
-        ax.set_xlim(0, max(r[4] for r in rows) * 1.15 or 1)
-    ax.minorticks_off()
-    if limit:
-        ax.axvline(limit[0], color="#000000", linewidth=1, linestyle=":")
-        ax.annotate(limit[1], (limit[0], len(rows) - 0.45), textcoords="offset points", xytext=(3, 0), fontsize=9.5)
-    return finish(plt, fig, ax, out, title, xlabel, "")
+    return lines(
+        plt,
+        out,
+        "What does one more cost the server in memory?",
+        "how many are held (log)",
+        "bytes each (log)",
+        s,
+        ticks(s),
+        lambda v, _=None: f"{v:,.0f} B",
+        limit=(256, "target for a pending request: 256 B"),
+    )
 
 
 def row(book, id, key, label):
@@ -176,57 +139,136 @@ def row(book, id, key, label):
 def mixed(plt, book, out):
     rows = []
     for name, what in (("closed", "one after another"), ("100", "100 a second"), ("1000", "1,000 a second")):
-        rows += row(book, f"mixed.{name}.raw.p99", "raw", f"{what}: raw limit") + row(book, f"mixed.{name}.ws.p99", "ws", f"{what}: one WebSocket")
-    return bars(plt, out, "How long does a small call wait beside a full-speed stream?", "p99 of a ping on the same socket (log)", rows, seconds, (2000, "target 2 ms"))
+        rows += row(book, f"mixed.{name}.raw.p99", "raw", f"{what}: raw limit") + row(
+            book, f"mixed.{name}.ws.p99", "ws", f"{what}: one WebSocket"
+        )
+    return bars(
+        plt,
+        out,
+        "How long does a small call wait beside a full-speed stream?",
+        "p99 of a ping on the same socket (log)",
+        rows,
+        seconds,
+        (2000, "target 2 ms"),
+    )
 
 
 def batch(plt, book, out):
-    rows = (row(book, "batch.http-close", "http-close", "HTTP, a connection each") + row(book, "batch.http", "http", "HTTP keep-alive, one by one") +
-            row(book, "batch.http6", "http", "HTTP keep-alive, six at a time") + row(book, "batch.ws", "ws", "one WebSocket, all at once") +
-            row(book, "batch.batch", "ws", "one batch request"))
-    return bars(plt, out, "How long until 100 small files are read?", "milliseconds until all are there", rows, lambda v, _=None: f"{v:.3g}", log=False)
+    rows = (
+        row(book, "batch.http-close", "http-close", "HTTP, a connection each")
+        + row(book, "batch.http", "http", "HTTP keep-alive, one by one")
+        + row(book, "batch.http6", "http", "HTTP keep-alive, six at a time")
+        + row(book, "batch.ws", "ws", "one WebSocket, all at once")
+        + row(book, "batch.batch", "ws", "one batch request")
+    )
+    return bars(
+        plt,
+        out,
+        "How long until 100 small files are read?",
+        "milliseconds until all are there",
+        rows,
+        lambda v, _=None: f"{v:.3g}",
+        log=False,
+    )
 
 
 def big(plt, book, out):
     rows = []
     for id, what in (("read", "read 1 GB"), ("write", "write 1 GB")):
-        rows += row(book, f"bigfile.{id}.raw.rate", "raw", f"{what}: dd through a socket") + row(book, f"bigfile.{id}.rate", "http", f"{what}: Conflux")
-    rows += row(book, "stream.ws.base64.rate", "ws", "output of base64: WebSocket") + row(book, "stream.http.base64.rate", "http", "output of base64: HTTP")
-    return bars(plt, out, "How fast do big things go through?", "MB/s (1 MB = 1,000,000 bytes)", rows, lambda v, _=None: f"{v:,.0f}", log=False)
+        rows += row(book, f"bigfile.{id}.raw.rate", "raw", f"{what}: dd through a socket") + row(
+            book, f"bigfile.{id}.rate", "http", f"{what}: Conflux"
+        )
+    rows += row(book, "stream.ws.base64.rate", "ws", "output of base64: WebSocket") + row(
+        book, "stream.http.base64.rate", "http", "output of base64: HTTP"
+    )
+    return bars(
+        plt,
+        out,
+        "How fast do big things go through?",
+        "MB/s (1 MB = 1,000,000 bytes)",
+        rows,
+        lambda v, _=None: f"{v:,.0f}",
+        log=False,
+    )
 
 
 def growth(plt, book, out):
     rows = []
-    for id, what in (("processes.ping", "ping, 100 to 10,000 processes"), ("processes.get", "get a process, 100 to 10,000"), ("processes.start", "start one, 100 to 10,000"),
-                     ("processes.exec", "exec, 100 to 10,000 processes"), ("connections.ping", "ping, 10 to 1,000 idle connections"),
-                     ("connections.exec", "exec, 10 to 1,000 idle connections"), ("active.ping", "ping, 10 to 1,000 active connections")):
+    for id, what in (
+        ("processes.ping", "ping, 100 to 10,000 processes"),
+        ("processes.get", "get a process, 100 to 10,000"),
+        ("processes.start", "start one, 100 to 10,000"),
+        ("processes.exec", "exec, 100 to 10,000 processes"),
+        ("connections.ping", "ping, 10 to 1,000 idle connections"),
+        ("connections.exec", "exec, 10 to 1,000 idle connections"),
+        ("active.ping", "ping, 10 to 1,000 active connections"),
+    ):
         rows += row(book, f"flat.{id}.ratio", "ws", what)
     rows += row(book, "flat.active.raw.ratio", "raw", "raw echo, 10 to 1,000 active connections")
-    return bars(plt, out, "Does a call cost more when there is a hundred times more?", "time of a call at the many by that at the few", rows,
-                lambda v, _=None: f"{v:.3g} ×", (1.1, "target 1.1 ×"), log=False)
+    return bars(
+        plt,
+        out,
+        "Does a call cost more when there is a hundred times more?",
+        "time of a call at the many by that at the few",
+        rows,
+        lambda v, _=None: f"{v:.3g} ×",
+        (1.1, "target 1.1 ×"),
+        log=False,
+    )
 
 
 def peers(plt, book, out):
     rows = []
-    for op, what in (("ping.1", "ping"), ("exec.1", "echo hi"), ("read.10KB.1", "read 10 KB"), ("write.10KB.1", "write 10 KB")):
+    for op, what in (
+        ("ping.1", "ping"),
+        ("exec.1", "echo hi"),
+        ("read.10KB.1", "read 10 KB"),
+        ("write.10KB.1", "write 10 KB"),
+    ):
         for name in ("conflux", "sandbox-agent", "cloudflare-0.3.7"):
             rows += row(book, f"peers.{name}.{op}.p50", name, f"{what}: {name}")
-    return bars(plt, out, "How long does a call take here and elsewhere? (HTTP, one at a time)", "median (log)", rows, seconds)
+    return bars(
+        plt, out, "How long does a call take here and elsewhere? (HTTP, one at a time)", "median (log)", rows, seconds
+    )
 
 
 def losses(plt, book, out):
     rows = []
-    for tag, what in (("paced", "154 KB in 2 s"), ("10KB", "10 KB"), ("100KB", "100 KB"), ("1MB", "1 MB"), ("100MB", "100 MB")):
+    for tag, what in (
+        ("paced", "154 KB in 2 s"),
+        ("10KB", "10 KB"),
+        ("100KB", "100 KB"),
+        ("1MB", "1 MB"),
+        ("100MB", "100 MB"),
+    ):
         for name in ("conflux", "sandbox-agent", "cloudflare-0.3.7"):
             rows += row(book, f"peers.{name}.stream.{tag}.lost", name, f"{what}: {name}")
-    return bars(plt, out, "How much of a command's output never arrives?", "share of the bytes written that did not arrive in the stream, %", rows,
-                lambda v, _=None: f"{v:.3g} %", log=False)
+    return bars(
+        plt,
+        out,
+        "How much of a command's output never arrives?",
+        "share of the bytes written that did not arrive in the stream, %",
+        rows,
+        lambda v, _=None: f"{v:.3g} %",
+        log=False,
+    )
 
 
-PLOTS = (("throughput", "ping.ws.1.rate", throughput), ("latency", "ping.ws.1.p99", latency), ("commands", "exec.fresh.ws.1.rate", commands),
-         ("session", "exec.session.ws.1.p50", session), ("files", "file.read.ws.1024.p50", files), ("batch", "batch.ws", batch), ("big", "bigfile.read.rate", big),
-         ("mixed", "mixed.100.ws.p99", mixed), ("rates", "open.ping.ws.50.p99", rates), ("memory", "memory.pending.100", memory),
-         ("growth", "flat.processes.ping.ratio", growth), ("peers", "peers.conflux.ping.1.p50", peers), ("losses", "peers.conflux.stream.10KB.lost", losses))
+PLOTS = (
+    ("throughput", "ping.ws.1.rate", throughput),
+    ("latency", "ping.ws.1.p99", latency),
+    ("commands", "exec.fresh.ws.1.rate", commands),
+    ("session", "exec.session.ws.1.p50", session),
+    ("files", "file.read.ws.1024.p50", files),
+    ("batch", "batch.ws", batch),
+    ("big", "bigfile.read.rate", big),
+    ("mixed", "mixed.100.ws.p99", mixed),
+    ("rates", "open.ping.ws.50.p99", rates),
+    ("memory", "memory.pending.100", memory),
+    ("growth", "flat.processes.ping.ratio", growth),
+    ("peers", "peers.conflux.ping.1.p50", peers),
+    ("losses", "peers.conflux.stream.10KB.lost", losses),
+)
 
 
 def draw(book, folder):

@@ -25,10 +25,12 @@ class Failed(Exception):
 
 def child(cpus=None, death=signal.SIGKILL):
     """For preexec_fn: pinned to these processors, and ended when we end."""
+
     def prepare():
         _libc.prctl(PR_SET_PDEATHSIG, death)
         if cpus:
             os.sched_setaffinity(0, cpus)
+
     return prepare
 
 
@@ -120,7 +122,11 @@ class Server(Http):
         begin = time.monotonic()
         self.proc = subprocess.Popen(
             [CONFLUX, "serve", "--port", "0", "--state", self.dir.name + "/state", "--workspace", self.work, *options],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=child(cpus, signal.SIGTERM), text=True)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=child(cpus, signal.SIGTERM),
+            text=True,
+        )
         super().__init__(int(re.search(r":(\d+)\s*$", self.proc.stdout.readline()).group(1)))
         self.call("GET", "/api/ping")
         self.start_ms = (time.monotonic() - begin) * 1000
@@ -149,8 +155,13 @@ class Server(Http):
         return memory(self.proc.pid) + memory(self.server_pid())
 
     def cpu(self):
-        """Processor time of keeper and server, in ns: of all their threads, and of none that another program had meanwhile."""
-        stats = [p for pid in (self.proc.pid, self.server_pid()) for p in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        """Processor time of keeper and server, in ns: of all their threads, and of none that another program had
+        meanwhile."""
+        stats = [
+            p
+            for pid in (self.proc.pid, self.server_pid())
+            for p in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+        ]
         return sum(int(p.read_text().split()[0]) for p in stats)
 
     def session(self, name="bench"):
@@ -177,8 +188,14 @@ class Waiting:
         args = [LOAD, scenario]
         for key, value in options.items():
             args += ["--" + key, value if isinstance(value, str) else json.dumps(value)]
-        self.proc = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                     preexec_fn=child(cpus))
+        self.proc = subprocess.Popen(
+            args,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=child(cpus),
+        )
         self.said = self.proc.stdout.readline().strip()
         if not self.said:
             raise Failed(f"{scenario}: {self.proc.stderr.read().strip()}")

@@ -10,45 +10,99 @@ def command(kind, size):
 
 def stream(b):
     size = 1_000_000_000 if not b.args.quick else 100_000_000
-    method = b.method("stream", f"""execute/stream of a command that writes {size:,} bytes (base64 text of 76 columns; `yes`, whose lines are two bytes):
-        bytes of its output that arrive, by the time from the request to the end; how many of those written did not arrive; and the
-        largest resident memory of the server. Over one WebSocket, and as server-sent events over HTTP.""")
+    method = b.method(
+        "stream",
+        f"""execute/stream of a command that writes {size:,} bytes (base64 text of 76 columns; `yes`, whose lines are
+        two bytes): bytes of its output that arrive, by the time from the request to the end; how many of those written
+        did not arrive; and the largest resident memory of the server. Over one WebSocket, and as server-sent events
+        over HTTP.""",
+    )
     for kind in KINDS:
         with Server() as s:
             for _ in range(min(b.args.rounds, 3)):
                 ws = load("stream", port=s.port, body=command(kind, size))
-                sse = load("sse", port=s.port, method="POST", path="/api/execute/stream", body=command(kind, size), event='"complete"')
-                b.add(f"stream.ws.{kind}.rate", ws["MBps"], f"stream of {kind}, WebSocket", "MB/s", method, (">=", 600) if kind == "base64" else None)
+                sse = load(
+                    "sse",
+                    port=s.port,
+                    method="POST",
+                    path="/api/execute/stream",
+                    body=command(kind, size),
+                    event='"complete"',
+                )
+                b.add(
+                    f"stream.ws.{kind}.rate",
+                    ws["MBps"],
+                    f"stream of {kind}, WebSocket",
+                    "MB/s",
+                    method,
+                    (">=", 600) if kind == "base64" else None,
+                )
                 b.add(f"stream.http.{kind}.rate", sse["MBps"], f"stream of {kind}, HTTP", "MB/s", method)
                 for door, r in (("ws", ws), ("http", sse)):
-                    b.add(f"stream.{door}.{kind}.lost", size - r["bytes"], f"bytes lost, {door}", "B", method, ("<=", 0))
-            b.add(f"stream.{kind}.rss", memory(s.server_pid(), peak=True) / 1e6, f"server's peak memory, stream of {kind}", "MB", method, ("<=", 24))
-        b.say(f"stream of {kind}: WebSocket {b.get(f'stream.ws.{kind}.rate'):,.0f} MB/s, HTTP {b.get(f'stream.http.{kind}.rate'):,.0f} MB/s, "
-              f"peak {b.get(f'stream.{kind}.rss'):.1f} MB")
+                    b.add(
+                        f"stream.{door}.{kind}.lost", size - r["bytes"], f"bytes lost, {door}", "B", method, ("<=", 0)
+                    )
+            b.add(
+                f"stream.{kind}.rss",
+                memory(s.server_pid(), peak=True) / 1e6,
+                f"server's peak memory, stream of {kind}",
+                "MB",
+                method,
+                ("<=", 24),
+            )
+        b.say(
+            f"stream of {kind}: WebSocket {b.get(f'stream.ws.{kind}.rate'):,.0f} MB/s, "
+            f"HTTP {b.get(f'stream.http.{kind}.rate'):,.0f} MB/s, "
+            f"peak {b.get(f'stream.{kind}.rss'):.1f} MB"
+        )
 
 
-MIXED = (("alone.closed", None, False, None), ("closed", None, True, None), ("100", 100, True, None), ("1000", 1000, True, ("<=", 2000)))
+MIXED = (
+    ("alone.closed", None, False, None),
+    ("closed", None, True, None),
+    ("100", 100, True, None),
+    ("1000", 1000, True, ("<=", 2000)),
+)
 
 
 def mixed(b):
-    method = b.method("mixed", """Pings on a WebSocket on which an endless `base64 -w76 /dev/zero` streams at full speed: closed loop with one in flight,
-        and open loop at 100 and 1,000 a second, latency from the moment each was due. Raw: one thread that copies the same command's
-        pipe to a socket in 64 KB frames with TCP_NOTSENT_LOWAT and answers 64-byte calls between them, behind the same client. Four
-        processes share the processors: the load program, the server, base64, and for the server its splicing thread.""")
+    method = b.method(
+        "mixed",
+        """Pings on a WebSocket on which an endless `base64 -w76 /dev/zero` streams at full speed: closed loop with one
+        in flight, and open loop at 100 and 1,000 a second, latency from the moment each was due. Raw: one thread that
+        copies the same command's pipe to a socket in 64 KB frames with TCP_NOTSENT_LOWAT and answers 64-byte calls
+        between them, behind the same client. Four processes share the processors: the load program, the server, base64,
+        and for the server its splicing thread.""",
+    )
     with Server() as s, Raw("mux-server") as raw:
         for name, rate, beside, target in MIXED:
             for _ in range(b.args.rounds):
                 common = dict(seconds=max(b.args.seconds, 1.0), rate=rate, inflight=1000 if rate else 1)
                 x = load("calls", port=raw.port, door="mux", beside=KINDS["base64"] if beside else None, **common)
-                y = load("calls", port=s.port, beside={"command": KINDS["base64"], "sessionId": OFF} if beside else None, **common)
-                title = "ping" + (f" at {rate}/s" if rate else ", closed loop") + (" beside a full-speed stream" if beside else ", no stream")
+                y = load(
+                    "calls",
+                    port=s.port,
+                    beside={"command": KINDS["base64"], "sessionId": OFF} if beside else None,
+                    **common,
+                )
+                title = (
+                    "ping"
+                    + (f" at {rate}/s" if rate else ", closed loop")
+                    + (" beside a full-speed stream" if beside else ", no stream")
+                )
                 b.calls(f"mixed.{name}.raw", x, f"raw {title}", method)
                 b.calls(f"mixed.{name}.ws", y, title, method, {"p99": target})
                 if beside:
                     b.add(f"mixed.{name}.raw.stream", x["besideMBps"], f"raw stream meanwhile, {title}", "MB/s", method)
                     b.add(f"mixed.{name}.ws.stream", y["besideMBps"], f"stream meanwhile, {title}", "MB/s", method)
-            b.say(f"mixed {name}: p50 {b.get(f'mixed.{name}.ws.p50'):,.0f} p99 {b.get(f'mixed.{name}.ws.p99'):,.0f} p99.9 {b.get(f'mixed.{name}.ws.p999'):,.0f} us; "
-                  f"raw p99 {b.get(f'mixed.{name}.raw.p99'):,.0f} us")
+            b.say(
+                f"mixed {name}: p50 {b.get(f'mixed.{name}.ws.p50'):,.0f} p99 {b.get(f'mixed.{name}.ws.p99'):,.0f} "
+                f"p99.9 {b.get(f'mixed.{name}.ws.p999'):,.0f} us; "
+                f"raw p99 {b.get(f'mixed.{name}.raw.p99'):,.0f} us"
+            )
 
 
-GROUPS = (("stream", "1 GB of output of a command", stream), ("mixed", "small calls beside a full-speed stream on one socket", mixed))
+GROUPS = (
+    ("stream", "1 GB of output of a command", stream),
+    ("mixed", "small calls beside a full-speed stream on one socket", mixed),
+)

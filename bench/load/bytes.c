@@ -72,6 +72,7 @@ int bytes_get(void) {
     opt.method = "GET";
     send_head(fd, 0, NULL);
     if (!receive(fd, &in)) die("the response was cut");
+    http_in_fini(&in);
     bytes_report("get", bytes, cp_now_ns() - begin, "");
     return 0;
 }
@@ -84,6 +85,7 @@ int bytes_put(void) {
     send_head(fd, (uint64_t)opt.size, NULL);
     bytes_send(fd, (uint64_t)opt.size);
     if (!receive(fd, &in)) die("the response was cut");
+    http_in_fini(&in);
     bytes_report("put", (uint64_t)opt.size, cp_now_ns() - begin, "");
     return 0;
 }
@@ -113,11 +115,13 @@ int bytes_stream(void) {
     stream s = {0};
     cp_frame_in dec;
     cp_frame_in_init(&dec, CP_FRAME_CLIENT, (size_t)1 << 30);
-    cp_buf out = {0}, body = {.p = (char *)(uintptr_t)opt.body, .n = strlen(opt.body)};
+    cp_autobuf cp_buf out = {0};
+    cp_buf body = {.p = (char *)(uintptr_t)opt.body, .n = strlen(opt.body)};
     ws_put_request(&out, "1", "POST", "/api/execute/stream", &body);
     uint64_t begin = cp_now_ns();
     sock_send(fd, out.p, out.n);
     ws_until(fd, &dec, stream_message, &s);
+    cp_frame_in_fini(&dec);
     return stream_report("stream", s.bytes, cp_now_ns() - begin, s.complete);
 }
 
@@ -178,5 +182,7 @@ int bytes_sse(void) {
     http_in in = {.body = take_lines, .ctx = &s};
     send_head(fd, opt.body ? strlen(opt.body) : 0, opt.body);
     bool whole = receive(fd, &in);
+    http_in_fini(&in);
+    cp_buf_free(&s.line);
     return stream_report("sse", s.bytes, last_byte > begin ? last_byte - begin : 1, whole && s.complete);
 }

@@ -9,8 +9,6 @@
 #include "load/load.h"
 #include "load/raw.h"
 
-extern char **environ;
-
 typedef struct spawned {
     pid_t pid;
     int out, err;
