@@ -46,11 +46,20 @@ static int status_by_id(exec_run *r) {
     return yyjson_is_int(code) ? (int)yyjson_get_int(code) : status;
 }
 
-static void on_complete(exec_run *r, yyjson_val *ev) {
+/* What is left of a command whose parts were ended may well end with 0: it was not done all the same. */
+static int status_of(exec_run *r, yyjson_val *ev) {
     yyjson_val *code = yyjson_obj_get(ev, "exitCode");
+    int sig = atomic_load(&r->interrupt.passed);
+    if (yyjson_is_true(yyjson_obj_get(ev, "timedOut"))) return CLI_TIMED_OUT;
+    if (!yyjson_is_int(code)) return status_by_id(r);
+    if (yyjson_get_int(code) == 0 && strcmp(cli_str(ev, "outcome"), "cancelled") == 0)
+        return sig ? 128 + sig : cli_fail("the command was cancelled");
+    return (int)yyjson_get_int(code);
+}
+
+static void on_complete(exec_run *r, yyjson_val *ev) {
     r->ended = true;
-    if (yyjson_is_true(yyjson_obj_get(ev, "timedOut"))) r->status = CLI_TIMED_OUT;
-    else r->status = yyjson_is_int(code) ? (int)yyjson_get_int(code) : status_by_id(r);
+    r->status = status_of(r, ev);
     if (!r->dropped) return;
     cli_warn("%llu bytes of its output were not kept by the server%s", (unsigned long long)r->dropped,
              cli_opt(r->c, CLI_OPT_session) ? " (--stream has no such limit)" : "");
@@ -125,6 +134,7 @@ static int follow(exec_run *r, conflux_error *err, bool *whole) {
     conflux_stream *s = open_stream(r, err);
     if (!s) return -1;
     while (!r->write_error && (rc = conflux_stream_next(s, &ev, err)) > 0) on_event(r, s, &ev);
+    if (r->write_error) conflux_stream_cancel(s, 1); /* else input may wait for ever to be taken */
     *whole = cli_feed_detach(&r->feed, s);
     conflux_stream_free(s);
     return rc;

@@ -51,6 +51,7 @@ static void *watch(void *arg) {
         while (poll(p, 2, -1) < 0 && errno == EINTR) continue;
         if (p[0].revents || read(i->signals, &info, sizeof info) != sizeof info) return NULL;
         if (before) leave(i, (int)info.ssi_signo);
+        atomic_store(&i->passed, (int)info.ssi_signo);
         pass_on(i, (int)info.ssi_signo);
     }
 }

@@ -2,6 +2,7 @@
 /* Ctrl-C and its like while a command runs: the first signal goes to the command there, with all its descendants; the
  * second leaves it. */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "cli/cli.h"
 
@@ -11,6 +12,7 @@ typedef struct cli_interrupt {
     pthread_t thread;
     bool started;
     int signals, wake;
+    atomic_int passed; /* the signal that was passed on; 0: none */
     pthread_mutex_t mu;
     char process_id[256]; /* under mu; "": none is known, and the execution is ended instead */
 } cli_interrupt;

@@ -160,6 +160,14 @@ describe('exec', () => {
     await gone(Number.parseInt(child.seen, 10));
   });
 
+  test('closed stdout while input waits to be taken', async () => {
+    const child = conflux(s, ['exec', '-c', 'echo $$; exec yes'], { input: randomBytes(4 << 20) });
+    await until(() => child.seen.includes('\ny\n'), 'output');
+    child.stdout.destroy();
+    assert.equal((await child.done).signal, 'SIGPIPE');
+    await gone(Number.parseInt(child.seen, 10));
+  });
+
   test('a reader that rests: the command waits for it, memory stays small, and nothing is lost', async () => {
     const child = conflux(s, ['exec', '-c', 'seq 1 5000000; echo written >&2']);
     await new Promise(resolve => child.stdout.once('data', resolve));
@@ -180,6 +188,16 @@ describe('exec', () => {
     child.kill('SIGINT');
     const r = await child.done;
     assert.deepEqual([r.code, r.stdout], [42, 'ready\ncaught\n'], r.stderr);
+  });
+
+  test('Ctrl-C in a session: the command ends, and the session stays', async () => {
+    ok(await c(['exec', '-s', 'C', '-c', 'X=1']));
+    const child = conflux(s, ['exec', '-s', 'C', '-c', 'echo ready; sleep 1000']);
+    await until(() => child.seen === 'ready\n', 'the command');
+    child.kill('SIGINT');
+    const r = await child.done;
+    assert.equal(r.code, 130, r.stderr);
+    assert.equal(ok(await c(['exec', '-s', 'C', '-c', 'echo still $X'])), 'still 1\n');
   });
 
   test('the second Ctrl-C leaves it; its id is told, and serves', async () => {
@@ -398,6 +416,25 @@ describe('files', () => {
     const [sent] = await Promise.all([c(['cp', fifo, 'remote:from-fifo']), writeFile(fifo, 'piped')]);
     ok(sent);
     assert.equal(await readFile(remote('from-fifo'), 'utf8'), 'piped');
+  });
+
+  test('cp: on a terminal it tells how far it is', async t => {
+    const fifo = path.join(dir, 'slow');
+    await exec('mkfifo', [fifo]);
+    const child = spawn('script', ['-qec', `${BIN} cp ${fifo} remote:slow`, '/dev/null'], { env: { ...process.env, XDG_CONFIG_HOME: '/nonexistent', CONFLUX_URL: s.base, TERM: 'dumb' } });
+    const missing = await new Promise(resolve => { child.on('error', () => resolve(true)); child.on('spawn', () => resolve(false)); });
+    if (missing) return t.skip('script(1) is not installed');
+    let seen = '';
+    child.stdout.on('data', d => { seen += d; });
+    const writer = spawn('sh', ['-c', `cat >${fifo}`]);
+    const piece = Buffer.alloc(2 << 20);
+    await until(async () => { // pieces, until one of them was told of
+      await new Promise(resolve => writer.stdin.write(piece, resolve));
+      return /slow [\d.]+ MiB, [\d.]+ \w+\/s/.test(seen);
+    }, 'the line');
+    writer.stdin.end();
+    assert.equal(await new Promise(resolve => child.on('close', resolve)), 0);
+    assert.ok(seen.endsWith('\r\x1b[K'));
   });
 
   test('cp: a folder there and back is the same tree', async () => {
