@@ -1,6 +1,7 @@
 /* conflux exec. One execution with an id of ours, so that it is started at most once; its output comes as a stream of
  * events with offsets. When the connection is lost, the stream is asked for again from where it stopped: nothing is
  * missing, nothing comes twice, and no exit status is made up. */
+#include "base/fd.h"
 #include "cli/command.h"
 #include "cli/feed.h"
 #include "cli/interrupt.h"
@@ -210,14 +211,39 @@ static bool wants_input(const cli *c) {
     return cli_flag(&c->args, CLI_OPT_input) || !isatty(STDIN_FILENO);
 }
 
-static int prepare(exec_run *r, bool input, bool in_session) {
+/* A session's own commands are no processes, and over HTTP only processes have a way in: their input goes with the
+ * request, whole. CLI_OK: it is in the body, or (*input stays true) there is a WebSocket for it. */
+static int put_input(exec_run *r, cp_jw *w, bool in_session, bool *input) {
+    enum { MOST = 16 * 1024 * 1024 };
+    conflux_error err;
+    if (!*input) return CLI_OK;
+    if (in_session && conflux_connect(r->c->client, &err) < 0) return cli_report(r->c, &err);
+    if (!in_session || conflux_get_mode(r->c->client) != CONFLUX_HTTP) {
+        cp_jw_kz(w, "stdin", "open");
+        return CLI_OK;
+    }
+    *input = false;
+    cp_buf_reserve(&r->bytes, MOST + 1);
+    ssize_t n = cp_read_full(STDIN_FILENO, r->bytes.p, MOST + 1);
+    if (n < 0) return cli_fail("cannot read stdin: %s", strerror(errno));
+    if (n > MOST)
+        return cli_fail("over HTTP a session's command takes 16 MiB of input at most (--stream has no limit)");
+    cp_jw_kz(w, "stdinEncoding", "base64");
+    cp_jw_key(w, "stdin");
+    cp_jw_base64(w, r->bytes.p, (size_t)n);
+    return CLI_OK;
+}
+
+/* Mistakes of ours are found before anybody is asked. */
+static int prepare(exec_run *r, bool in_session, bool *input) {
     cp_jw w;
     cli_choose_id(r->c, r->id);
     int rc = cli_command_body(r->c, &w, &r->body);
+    if (!rc && !cli_client(r->c)) rc = CLI_FAILED;
+    if (!rc) rc = put_input(r, &w, in_session, input);
     if (rc) return rc;
     r->base64 = !r->c->json || cli_flag(&r->c->args, CLI_OPT_base64);
     if (r->base64) cp_jw_kz(&w, "encoding", "base64");
-    if (input) cp_jw_kz(&w, "stdin", "open");
     if (in_session) cp_jw_ku64(&w, "detachAfterMs", 0);
     cp_jw_end_obj(&w);
     return CLI_OK;
@@ -225,7 +251,6 @@ static int prepare(exec_run *r, bool input, bool in_session) {
 
 static int run_all(exec_run *r, bool input, bool in_session) {
     signal(SIGPIPE, SIG_IGN);
-    if (!cli_client(r->c)) return CLI_FAILED; /* its thread has our signals blocked */
     int rc = cli_interrupt_start(&r->interrupt, r->c, r->id);
     if (!rc && input) rc = cli_feed_start(&r->feed, r->c, STDIN_FILENO);
     if (!rc && in_session) rc = begin_in_session(r);
@@ -239,7 +264,7 @@ int cli_cmd_exec(cli *c) {
     exec_run *r = cp_new(exec_run);
     bool input = wants_input(c), in_session = cli_opt(c, CLI_OPT_session) && !cli_flag(&c->args, CLI_OPT_beside);
     r->c = c;
-    int rc = prepare(r, input, in_session);
+    int rc = prepare(r, in_session, &input);
     if (!rc) rc = run_all(r, input, in_session);
     cp_buf_free(&r->body);
     cp_buf_free(&r->bytes);

@@ -12,11 +12,25 @@
 
 /* ---- read ---- */
 
+static int read_bytes(cli *c, const char *path) {
+    cli_download d = {.path = path, .fd = STDOUT_FILENO};
+    int rc = cli_download_look(c, &d);
+    return rc ? rc : cli_download_run(c, &d);
+}
+
+static int read_json(cli *c, const char *path) {
+    cp_autobuf cp_buf body = {0};
+    cli_autoanswer cli_answer a = {0};
+    if (cli_check_utf8("the path", path)) return CLI_FAILED;
+    cp_jw w = cli_path_body(c, &body, path);
+    cp_jw_end_obj(&w);
+    int rc = cli_post(c, "/api/read", &body, &a);
+    return rc ? rc : cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+}
+
 int cli_cmd_read(cli *c) {
     for (size_t i = 0; i < c->args.noperands; i++) {
-        cli_download d = {.path = c->args.operands[i], .fd = STDOUT_FILENO};
-        int rc = cli_download_look(c, &d);
-        if (!rc) rc = cli_download_run(c, &d);
+        int rc = c->json ? read_json(c, c->args.operands[i]) : read_bytes(c, c->args.operands[i]);
         if (rc) return rc;
     }
     return CLI_OK;

@@ -134,6 +134,17 @@ describe('exec', () => {
     assert.equal(await status('>&-'), '125\n');
   });
 
+  test('a session\'s input over HTTP goes with the request, and is bounded', async () => {
+    const r = await c(['exec', '-s', 'H', '--mode', 'http', '--', 'cat'], { input: ALL_BYTES });
+    assert.equal(Buffer.compare(r.out, ALL_BYTES), 0, r.stderr);
+    const data = randomBytes((16 << 20) + 1);
+    const over = await c(['exec', '-s', 'H', '--mode', 'http', '--', 'sha256sum'], { input: data });
+    assert.deepEqual([over.code, over.stdout], [125, '']);
+    assert.match(over.stderr, /16 MiB/);
+    assert.equal(ok(await c(['exec', '-s', 'H', '--mode', 'http', '--', 'sha256sum'], { input: data.subarray(1) })).slice(0, 64), sha(data.subarray(1)));
+    assert.equal(ok(await c(['exec', '-s', 'H', '--stream', '--mode', 'http', '--', 'sha256sum'], { input: data })).slice(0, 64), sha(data));
+  });
+
   test('the same id starts once', async () => {
     const file = path.join(dir, 'once');
     for (let i = 0; i < 2; i++) assert.equal(ok(await c(['exec', '--id', 'only.once', '-c', `echo x >>${file}; echo did`])), 'did\n');
@@ -336,6 +347,7 @@ describe('files', () => {
     assert.equal((await stat(remote('empty'))).size, 0);
     assert.equal(ok(await c(['read', 'empty'])), '');
     assert.match(ok(await c(['read', '/proc/self/status'])), /^Name:/);
+    assert.deepEqual(json(await c(['read', '--json', 'log'])).map(x => [x.content, x.size]), [['ab', 2]]);
     const r = await c(['read', 'nowhere']);
     assert.deepEqual([r.code, r.stdout], [1, '']);
     assert.match(r.stderr, /nowhere.*FILE_NOT_FOUND/);
