@@ -117,6 +117,18 @@ describe('one server, many clients', () => {
     await c.dispose();
   });
 
+  for (const transport of ['websocket', 'http']) test(`cancel with kill ends the command, also before it has begun and without an id (${transport})`, async () => {
+    const c = await through({ transport });
+    const running = async mark => (await c.listProcesses()).filter(q => q.command.includes(mark) && q.status === 'running');
+    const late = c.execStream(`: late-${transport}; echo $$; exec sleep 1000`);
+    for await (const e of late) if (e.type === 'stdout') { late.cancel({ kill: true }); await gone(Number(e.data)); }
+    const early = c.execStream(`: early-${transport}; exec sleep 1000`);
+    await c.exec('true');
+    early.cancel({ kill: true });
+    await until(async () => (await running(`early-${transport}`)).length === 0, 'the end of it');
+    await c.dispose();
+  });
+
   test('a connection that is cut: typed errors that say what may be repeated, and the result by its id', async () => {
     const c = await through({ transport: 'websocket' });
     const calls = [c.exec('sleep 0.3; echo done', { executionId: 'cut' }), c.exec('sleep 1000'), c.getProcess('none').catch(() => c.transport.request({ method: 'GET', path: '/api/events' }))]

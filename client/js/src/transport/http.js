@@ -40,15 +40,18 @@ export class HttpCarrier {
     }
   }
 
-  open(call, stream) {
+  open(asked, stream) {
+    const call = named(asked);
+    const id = call.body?.executionId;
     const guard = new Guard({ ...call, signal: undefined }, 0);
-    const flow = { unread: 0, room() {} };
+    const flow = { unread: 0, room() {}, begun: false, mustEnd: false };
     const input = new HttpInput(post => this.request(post), stream);
     stream.input = (piece, eof) => input.add(piece, eof);
     stream.stop = kill => {
-      guard.abort();
+      flow.mustEnd = kill && id && !flow.begun; // its end must not overtake its start
+      if (!flow.mustEnd) guard.abort();
+      if (kill && id && flow.begun) this.#end(id);
       flow.room();
-      if (kill && call.body?.executionId) this.#end(call.body.executionId);
     };
     this.#pump(call, stream, guard, flow, input).then(
       () => stream.end(),
@@ -68,7 +71,9 @@ export class HttpCarrier {
       for await (const item of readSse(response.body)) {
         const bytes = byteLength(item.data);
         flow.unread += bytes;
+        flow.begun = true;
         if (item.data.startsWith('{"type":"start"')) input.started(JSON.parse(item.data).processId);
+        if (flow.mustEnd) stream.stop(true);
         stream.push(item, bytes);
         while (flow.unread > UNREAD && !stream.over)
           await new Promise(resolve => {
@@ -160,6 +165,13 @@ class Guard {
     this.#why = why;
     this.#controller.abort();
   }
+}
+
+// A command that streams has an id in any case: without one nobody could end it, as cutting the connection does not.
+function named(call) {
+  if (call.method !== 'POST' || !call.path.startsWith('/api/execute/stream') || call.body?.executionId) return call;
+  const random = () => Math.random().toString(36).slice(2); // it need not be secret
+  return { ...call, body: { ...call.body, executionId: `http-${random()}${random()}` } };
 }
 
 // What stands beside the path on the WebSocket stands in the body here.
