@@ -109,10 +109,46 @@ static void t_stream_resumes(void **state) {
     }
 }
 
+/* Bytes that are no text, before and behind a kill. */
+static void t_stream_resumes_exact(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        conflux_client *c = client_of(srv.url, modes[i]);
+        conflux_error err;
+        conflux_event ev;
+        char all[64] = "", id[32], body[300];
+        int rc, kills = 0;
+        snprintf(id, sizeof id, "exact-%zu", i);
+        snprintf(body, sizeof body,
+                 "{\"encoding\":\"base64\",\"command\":\"printf '\\\\377'; while [ ! -e %s ]; do sleep 0.01; done; "
+                 "printf '\\\\376'\"}",
+                 in_dir(&srv, id));
+        wait_up(c);
+        conflux_request rq = {.path = "/api/execute/stream", .execution_id = id, .body = body};
+        conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+        for (;;) {
+            while ((rc = conflux_stream_next(s, &ev, &err)) == 1) {
+                add_output(all, sizeof all, ev.data);
+                if (strcmp(all, "/w==") != 0 || kills++) continue;
+                server_kill(&srv);
+                make_file(&srv, id);
+            }
+            if (rc == 0) break;
+            if (!err.resumable) fail_msg("%s: %s", conflux_kind_name(err.kind), err.message);
+            assert_int_equal(conflux_stream_resume(s, &err), 0);
+        }
+        assert_string_equal(all, "/w==/g==");
+        assert_true(kills > 0);
+        conflux_stream_free(s);
+        conflux_client_free(c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(t_killed_in_mid_call),
         cmocka_unit_test(t_stream_resumes),
+        cmocka_unit_test(t_stream_resumes_exact),
     };
     return cmocka_run_group_tests(tests, srv_start, srv_stop);
 }

@@ -19,7 +19,8 @@ struct conflux_stream {
     char last_id[CC_EVENT_ID_MAX]; /* of the last event that the reader was given */
     uint32_t timeout, idle;
     bool resumed;
-    node *held; /* what the reader looks at */
+    bool base64; /* as the request has it: what is resumed goes on in the same encoding */
+    node *held;  /* what the reader looks at */
     pthread_mutex_t mu;
     pthread_cond_t cond;
     node *head, **tail;
@@ -58,6 +59,15 @@ static const conflux_handlers *handlers(conflux_stream *s, conflux_handlers *h) 
     return h;
 }
 
+static bool asks_base64(const conflux_request *rq) {
+    cp_str encoding = {0};
+    if (!rq->body || rq->content_type) return false;
+    cp_autodoc yyjson_doc *doc = yyjson_read(rq->body, rq->body_len ? rq->body_len : strlen(rq->body), 0);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    return yyjson_is_obj(root) && cp_json_str(root, "encoding", false, &encoding, NULL) == 0 &&
+           cp_str_is(encoding, "base64");
+}
+
 conflux_stream *conflux_fetch_stream(conflux_client *client, const conflux_request *rq, conflux_error *err) {
     conflux_handlers h;
     conflux_stream *s = cp_new(conflux_stream);
@@ -66,6 +76,7 @@ conflux_stream *conflux_fetch_stream(conflux_client *client, const conflux_reque
     s->timeout = rq->timeout_ms;
     s->idle = rq->idle_timeout_ms;
     s->execution_id = rq->execution_id ? cp_str_dup(cp_str_of(rq->execution_id)) : NULL;
+    s->base64 = s->execution_id && asks_base64(rq);
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->cond, NULL);
     s->call = conflux_start(client, rq, handlers(s, &h), err);
@@ -123,7 +134,8 @@ int conflux_stream_resume(conflux_stream *s, conflux_error *err) {
     pthread_mutex_unlock(&s->mu);
     if (!done) return fail(err, CONFLUX_E_ARGUMENT, "the stream has not been read to its end");
     drop_held(s);
-    snprintf(path, sizeof path, "/api/execution/%s/stream?from=%s", s->execution_id, *s->last_id ? s->last_id : "0");
+    snprintf(path, sizeof path, "/api/execution/%s/stream?from=%s%s", s->execution_id, *s->last_id ? s->last_id : "0",
+             s->base64 ? "&encoding=base64" : "");
     conflux_request rq = {.path = path, .timeout_ms = s->timeout, .idle_timeout_ms = s->idle};
     conflux_call *c = conflux_start(s->client, &rq, handlers(s, &h), err);
     if (!c) {
