@@ -1,14 +1,12 @@
 // What is made of the table of commands: the man page and the completions say what the program says.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { promisify } from 'node:util';
+import { exec } from './lib/cli.mjs';
 import { BIN } from './lib/server.mjs';
 
-const exec = promisify(execFile);
 const docs = path.join(path.dirname(BIN), 'docs');
 const help = async (...args) => (await exec(BIN, [...args, '--help'])).stdout;
 const commands = async () => [...(await exec(BIN, ['help'])).stdout.matchAll(/^ {2}(\S+) {2,}\S/gm)].map(m => m[1]);

@@ -1,19 +1,15 @@
 // The command line when things go wrong: servers that die, connections that are cut, refusals, and who may know the token.
 import { after, before, describe, test } from 'node:test';
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
-import { createHash, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { promisify } from 'node:util';
 import { proxy } from './js/lib/proxy.mjs';
-import { conflux, run } from './lib/cli.mjs';
+import { conflux, exec, run, sha } from './lib/cli.mjs';
 import { BIN, gone, serverPid, start, until } from './lib/server.mjs';
 
-const exec = promisify(execFile);
-const sha = data => createHash('sha256').update(data).digest('hex');
 const seq = async (a, b) => (await exec('seq', [String(a), String(b)], { maxBuffer: 1 << 28 })).stdout;
 
 // Bytes that a program has read so far.

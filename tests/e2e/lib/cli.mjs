@@ -1,11 +1,26 @@
 // Runs `conflux COMMAND` as a user does, against a server of the test.
-import { spawn } from 'node:child_process';
-import { BIN } from './server.mjs';
+import { after, before } from 'node:test';
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { promisify } from 'node:util';
+import { BIN, start } from './server.mjs';
+
+export const exec = promisify(execFile);
+export const ALL_BYTES = Buffer.from(Array.from({ length: 256 * 300 }, (_, i) => i & 255));
+export const lines = text => text.trim().split('\n');
+export const sha = data => createHash('sha256').update(data).digest('hex');
+export const ok = r => { assert.deepEqual([r.code, r.signal], [0, null], r.stderr); return r.stdout; };
+export const json = r => lines(ok(r)).map(line => JSON.parse(line));
+export const environment = s => ({ ...process.env, XDG_CONFIG_HOME: '/nonexistent', CONFLUX_URL: s.base });
 
 // s: a server, or {base}. o: input (string, Buffer or stream), env, cwd, prefix. Returns the child, with `done`:
 // {code, signal, out (bytes), stdout, stderr}, and with what has come so far in child.seen and child.said.
 export function conflux(s, args, o = {}) {
-  const env = { ...process.env, XDG_CONFIG_HOME: '/nonexistent', CONFLUX_URL: s.base, ...o.env };
+  const env = { ...environment(s), ...o.env };
   const whole = [...(o.prefix ?? []), BIN, ...args];
   const child = spawn(whole[0], whole.slice(1), { env, cwd: o.cwd, stdio: [o.input === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'] });
   const parts = [];
@@ -26,3 +41,11 @@ export function conflux(s, args, o = {}) {
   return child;
 }
 export const run = (s, args, o) => conflux(s, args, o).done;
+
+// For the tests of a file: one server, a folder, and the way to run commands.
+export function shared() {
+  const t = { c: (args, o) => run(t.s, args, o) };
+  before(async () => { t.s = await start(); t.dir = await mkdtemp(path.join(tmpdir(), 'conflux-cli-')); });
+  after(async () => { await t.s.stop(); await rm(t.dir, { recursive: true, force: true }); });
+  return t;
+}
