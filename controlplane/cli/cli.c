@@ -177,8 +177,8 @@ int64_t cli_num(yyjson_val *obj, const char *key) {
 }
 
 void cli_num_text(yyjson_val *obj, const char *key, char out[24]) {
-    bool there = yyjson_is_num(yyjson_obj_get(obj, key));
-    snprintf(out, 24, there ? "%lld" : "", (long long)cli_num(obj, key));
+    out[0] = '\0';
+    if (yyjson_is_num(yyjson_obj_get(obj, key))) snprintf(out, 24, "%lld", (long long)cli_num(obj, key));
 }
 
 /* ---- requests ---- */
