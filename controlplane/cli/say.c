@@ -51,7 +51,7 @@ void cli_clean_json(cp_buf *out, cp_str s) {
     }
 }
 
-static void say(const char *fmt, va_list ap) {
+__attribute__((format(printf, 1, 0))) static void say(const char *fmt, va_list ap) {
     char text[2048];
     cp_autobuf cp_buf line = {0};
     vsnprintf(text, sizeof text, fmt, ap);
