@@ -145,6 +145,12 @@ def file_calls(b):
                 )
 
 
+def reads(b):
+    method = b.method("read", "POST /api/read of 1 KB of text, closed loop; doors as for ping.")
+    with Server() as s:
+        sweep(b, "read", "read 1 KB", method, s, read_ask(s.text_file(1024), 1024), 200)
+
+
 def batch(b):
     method = b.method(
         "batch",
@@ -350,6 +356,7 @@ GROUPS = (
         "commands, in a session and without, by door and number in flight",
         lambda b: (exec_builtin(b), exec_fresh(b)),
     ),
+    ("read", "1 KB read, by door and number in flight", reads),
     ("file", "files of 1 KB to 64 MB read and written, by door", file_calls),
     ("batch", "100 reads, five ways", batch),
     ("first", "the first call of a client", first),

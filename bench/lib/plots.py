@@ -138,7 +138,12 @@ def row(book, id, key, label):
 
 def mixed(plt, book, out):
     rows = []
-    for name, what in (("closed", "one after another"), ("100", "100 a second"), ("1000", "1,000 a second")):
+    for name, what in (
+        ("closed", "one after another"),
+        ("100", "100 a second"),
+        ("1000", "1,000 a second"),
+        ("1000.rcvbuf", "1,000 a second, 128 KB buffer"),
+    ):
         rows += row(book, f"mixed.{name}.raw.p99", "raw", f"{what}: raw limit") + row(
             book, f"mixed.{name}.ws.p99", "ws", f"{what}: one WebSocket"
         )

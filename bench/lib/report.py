@@ -4,7 +4,10 @@ import json
 # What stands in the first table: (pattern of ids, what is asked). The rest is in the CSV.
 SECTIONS = (
     ("Targets", None),
-    ("Calls by door", r"(ping|exec\.session|exec\.fresh)\.(raw|ws|http|http-close)\.(1|16|64|1000)\.(rate|p50|p99)"),
+    (
+        "Calls by door",
+        r"(ping|exec\.session|exec\.fresh|read)\.(raw|ws|http|http-close)\.(1|16|64|1000)\.(rate|p50|p99)",
+    ),
     ("Files", r"(file\..*\.bytes|batch\.[\w-]+|bigfile\.[\w.]+)"),
     ("Streams, and calls beside them", r"(stream\..*|mixed\..*\.(p50|p99|p999|stream))"),
     ("At a fixed rate", r"open\..*\.(p50|p99|p999|missed)"),

@@ -25,7 +25,8 @@ static int no_delay(int fd) {
 
 static int dial(int flags) {
     struct sockaddr_in a = loopback(opt.port);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0), rcvbuf = (int)opt.rcvbuf;
+    if (rcvbuf && setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof rcvbuf) < 0) die("SO_RCVBUF");
     if (fd < 0 || (connect(fd, (struct sockaddr *)&a, sizeof a) < 0 && errno != EINPROGRESS)) die("connect");
     return no_delay(fd);
 }
