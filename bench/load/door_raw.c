@@ -7,8 +7,8 @@
 
 static void raw_open(conn *c) {
     c->fd = sock_dial();
-    c->http.left = 0;
-    cp_buf_clear(&c->http.line);
+    c->mux.left = 0;
+    cp_buf_clear(&c->mux.head);
 }
 
 /* ---- echo ---- */
@@ -39,25 +39,23 @@ static void mux_put(conn *c, slot *s, unsigned nth) {
     cp_buf_add(&c->out, filler, sizeof filler);
 }
 
-/* http.line collects a head, http.left counts what is left of the frame: the door has no other use for them. */
 static void mux_take(conn *c, char *p, size_t n, uint64_t now) {
-    cp_buf *head = &c->http.line;
+    cp_buf *head = &c->mux.head;
     for (size_t at = 0; at < n;) {
-        size_t want = c->http.left ? (size_t)c->http.left : sizeof(raw_head) - head->n,
-               k = n - at < want ? n - at : want;
+        size_t want = c->mux.left ? (size_t)c->mux.left : sizeof(raw_head) - head->n, k = n - at < want ? n - at : want;
         raw_head h;
-        if (!c->http.left) {
+        if (!c->mux.left) {
             cp_buf_add(head, p + at, k);
         } else {
             memcpy(&h, head->p, sizeof h);
-            c->http.left -= k;
+            c->mux.left -= k;
             if (h.id == 0) engine_beside(k);
-            if (!c->http.left) cp_buf_clear(head);
-            if (!c->http.left && h.id) engine_reply(&c->slots[(h.id - 1) / (unsigned)opt.burst], now);
+            if (!c->mux.left) cp_buf_clear(head);
+            if (!c->mux.left && h.id) engine_reply(&c->slots[(h.id - 1) / (unsigned)opt.burst], now);
         }
-        if (!c->http.left && head->n == sizeof h) {
+        if (!c->mux.left && head->n == sizeof h) {
             memcpy(&h, head->p, sizeof h);
-            c->http.left = h.length;
+            c->mux.left = h.length;
         }
         at += k;
     }

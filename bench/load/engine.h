@@ -52,6 +52,10 @@ struct conn {
         uint64_t head, due; /* echo: the order in which slots were put; bytes of an answer that have come */
         unsigned *order;
     } fifo;
+    struct {
+        cp_buf head;   /* mux: what has come of the head of a frame; whole while its bytes are taken */
+        uint64_t left; /* of them */
+    } mux;
     bool beside_open;
 };
 
