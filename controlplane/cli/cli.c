@@ -231,6 +231,7 @@ int cli_put(int fd, const void *data, size_t n) {
             struct pollfd wait = {.fd = fd, .events = POLLOUT};
             poll(&wait, 1, -1);
         } else if (k < 0 && errno != EINTR) {
+            if (errno == ECONNRESET) errno = EPIPE; /* stdout may be a socket, whose reader left with bytes unread */
             return -1;
         }
     }

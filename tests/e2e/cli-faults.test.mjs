@@ -83,6 +83,18 @@ describe('a lost connection', () => {
     await run(s, ['kill', 'fed']);
   });
 
+  for (const mode of ['websocket', 'http']) test(`[${mode}] a server that is upgraded under a command`, async () => {
+    const child = conflux(s, ['exec', '--mode', mode, '-c', halves(`upgraded-${mode}`, 1000)]);
+    await until(() => child.seen.endsWith('\n1000\n'), 'the first half');
+    const old = await serverPid(s);
+    s.child.kill('SIGHUP');
+    await until(async () => { const pid = await serverPid(s); return pid && pid !== old; }, 'the next server');
+    await writeFile(path.join(dir, `upgraded-${mode}`), '');
+    const r = await child.done;
+    assert.deepEqual([r.code, r.stderr], [7, 'err\n']);
+    assert.equal(r.stdout, await seq(1, 2000));
+  });
+
   test('a session\'s command is found again, too', async () => {
     const child = conflux(s, ['exec', '-s', 'found', '-c', halves('session', 1000)]);
     await until(() => child.seen.endsWith('\n1000\n'), 'the first half');

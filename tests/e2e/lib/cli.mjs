@@ -17,12 +17,18 @@ export const ok = r => { assert.deepEqual([r.code, r.signal], [0, null], r.stder
 export const json = r => lines(ok(r)).map(line => JSON.parse(line));
 export const environment = s => ({ ...process.env, XDG_CONFIG_HOME: '/nonexistent', CONFLUX_URL: s.base });
 
+// What a test that failed has left behind would keep the file from ending.
+const running = new Set();
+after(() => { for (const child of running) child.kill('SIGKILL'); });
+
 // s: a server, or {base}. o: input (string, Buffer or stream), env, cwd, prefix. Returns the child, with `done`:
 // {code, signal, out (bytes), stdout, stderr}, and with what has come so far in child.seen and child.said.
 export function conflux(s, args, o = {}) {
   const env = { ...environment(s), ...o.env };
   const whole = [...(o.prefix ?? []), BIN, ...args];
   const child = spawn(whole[0], whole.slice(1), { env, cwd: o.cwd, stdio: [o.input === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'] });
+  running.add(child);
+  child.on('exit', () => running.delete(child));
   const parts = [];
   child.seen = '';
   child.said = '';
