@@ -124,7 +124,8 @@ size_t cp_exec_running(const cp_services *s);
 /* "running" "completed" "killed" "failed" "error" "starting" (cloudflare-sandbox.md section 6.2, with B050). */
 const char *cp_exec_status(const cp_exec *e);
 
-/* Sends data to the child's stdin and/or its end of input. Bytes are queued (bounded: 16 MiB, then LIMIT_EXCEEDED).
+/* Sends data to the child's stdin and/or its end of input. Bytes are queued (bounded: 16 MiB, or 16,384 receipts
+ * that have not been given, then LIMIT_EXCEEDED).
  * Ended or closed: RESOURCE_BUSY-like typed error. data is copied. ack may be NULL; given 0 it is taken. */
 int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err);
 

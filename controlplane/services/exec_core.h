@@ -5,6 +5,7 @@
 
 enum {
     CP_STDIN_QUEUE = 16 << 20, /* bytes that wait for a child to read them */
+    CP_STDIN_ACKS = 16384,     /* receipts that wait with them */
     CP_HISTORY_PLAIN = 256,    /* ended buffered calls without an id of their own that are kept */
     CP_HISTORY_PLAIN_BYTES = 64 << 20,
 };
@@ -44,11 +45,12 @@ struct cp_exec_impl {
     int in_fd;
     cp_io in_io;
     cp_buf in;
-    size_t in_off;         /* of what has been written */
-    uint64_t in_fed;       /* bytes that were ever put into `in` */
-    cp_stdin_ack *in_acks; /* in order */
-    bool in_open, in_eof;  /* more may come; the end has been asked for */
-    bool in_closing;       /* the keeper is asked to close its copy */
+    size_t in_off;                        /* of what has been written */
+    uint64_t in_fed;                      /* bytes that were ever put into `in` */
+    cp_stdin_ack *in_acks, *in_acks_tail; /* in order; the tail only while there are some */
+    size_t nin_acks;
+    bool in_open, in_eof; /* more may come; the end has been asked for */
+    bool in_closing;      /* the keeper is asked to close its copy */
 
     bool told_start, told_end; /* as events */
     uint64_t told_dropped[2];

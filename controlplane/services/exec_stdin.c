@@ -10,6 +10,7 @@
 static void give_acks(struct cp_exec_impl *i, uint64_t upto) {
     for (cp_stdin_ack *a; (a = i->in_acks) && a->upto <= upto;) {
         i->in_acks = a->next;
+        i->nin_acks--;
         a->taken(a);
     }
 }
@@ -85,10 +86,11 @@ void cp_exec_attach_stdin(cp_exec *e, int fd) {
 }
 
 static void add_ack(struct cp_exec_impl *i, cp_stdin_ack *ack) {
-    cp_stdin_ack **at = &i->in_acks;
-    while (*at) at = &(*at)->next;
     *ack = (cp_stdin_ack){.upto = i->in_fed, .taken = ack->taken};
-    *at = ack;
+    if (i->in_acks) i->in_acks_tail->next = ack;
+    else i->in_acks = ack;
+    i->in_acks_tail = ack;
+    i->nin_acks++;
 }
 
 int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
@@ -98,6 +100,8 @@ int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *
     if (!i->in_open || i->in_eof) return cp_fail(err, CP_E_RESOURCE_BUSY, "stdin is not open");
     if (i->in.n - i->in_off + data.n > CP_STDIN_QUEUE)
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu bytes of stdin wait to be read", i->in.n - i->in_off);
+    if (ack && i->nin_acks >= CP_STDIN_ACKS)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu receipts for stdin are outstanding", i->nin_acks);
     cp_buf_add(&i->in, data.p, data.n);
     i->in_fed += data.n;
     if (ack) add_ack(i, ack);

@@ -7,6 +7,7 @@
 typedef struct cp_stdin_ack {
     struct cp_stdin_ack *next; /* the queue's, with upto */
     uint64_t upto;             /* bytes of input of this command, its last one included */
-    /* Exactly once, perhaps before the call that gave the piece returns; the owner frees. May feed more. */
+    /* Exactly once, perhaps before the call that gave the piece returns; the owner frees. Must not feed: the queue is
+     * being walked. */
     void (*taken)(struct cp_stdin_ack *ack);
 } cp_stdin_ack;

@@ -323,6 +323,26 @@ static void t_stdin_of_a_slow_reader(void **state) {
     free(data);
 }
 
+/* More pieces than the server owes receipts for at a time (16,384), behind what fills the pipe. */
+static void t_stdin_in_small_pieces(void **state) {
+    (void)state;
+    enum { FULL = 100000, PIECES = 20000 };
+    static const char full[FULL];
+    conflux_client *c = client_of(srv.url, CONFLUX_WEBSOCKET);
+    conflux_error err;
+    conflux_event ev;
+    bool counted = false;
+    conflux_request rq = {.path = "/api/execute/stream", .body = "{\"command\":\"sleep 1; wc -c\",\"stdin\":\"open\"}"};
+    conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+    assert_int_equal(conflux_stream_stdin(s, full, FULL, 0, &err), 0);
+    for (int i = 0; i < PIECES; i++)
+        if (conflux_stream_stdin(s, "x", 1, i == PIECES - 1, &err) < 0) fail_msg("%s", err.message);
+    while (conflux_stream_next(s, &ev, &err) == 1) counted |= strstr(ev.data, "120000\\n") != NULL;
+    assert_true(counted);
+    conflux_stream_free(s);
+    conflux_client_free(c);
+}
+
 static void t_stdin_over_http(void **state) {
     (void)state;
     conflux_client *c = client_of(srv.url, CONFLUX_HTTP);
@@ -561,6 +581,7 @@ int main(void) {
         cmocka_unit_test(t_cancel),
         cmocka_unit_test(t_stdin),
         cmocka_unit_test(t_stdin_of_a_slow_reader),
+        cmocka_unit_test(t_stdin_in_small_pieces),
         cmocka_unit_test(t_stdin_over_http),
         cmocka_unit_test(t_batch),
         cmocka_unit_test(t_raw),

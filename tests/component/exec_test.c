@@ -261,6 +261,31 @@ static void stdin_is_bounded(void **state) {
     run_free(&r);
 }
 
+static void stdin_receipts_are_bounded(void **state) {
+    (void)state;
+    struct run r;
+    cp_err err;
+    cp_exec_spec s = shell_spec("sleep 100");
+    s.stdin_open = true;
+    run_begin(&r, &s);
+    fx_until(r.starts);
+    enum { MOST = 16384 };
+    cp_autofree char *full = cp_alloc(1 << 20); /* more than a pipe holds */
+    cp_autofree cp_stdin_ack *acks = cp_alloc((MOST + 1) * sizeof *acks);
+    for (size_t i = 0; i <= MOST; i++) acks[i] = (cp_stdin_ack){.taken = on_taken};
+    receipts = 0;
+    assert_int_equal(cp_exec_stdin(r.e, (cp_str){full, 1 << 20}, false, NULL, &err), 0);
+    for (size_t i = 0; i < MOST; i++) assert_int_equal(cp_exec_stdin(r.e, CP_STR("x"), false, &acks[i], &err), 0);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("x"), false, &acks[MOST], &err), -1);
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("x"), false, NULL, &err), 0); /* of bytes there is room */
+    assert_int_equal(receipts, 0);
+    assert_int_equal(cp_exec_kill(r.e, SIGKILL, 0, CP_OUTCOME_cancelled, NULL, NULL, &err), 0);
+    run_wait(&r);
+    assert_int_equal(receipts, MOST);
+    run_free(&r);
+}
+
 static void large_stdin_arrives(void **state) {
     (void)state;
     size_t n = 8 << 20;
@@ -508,6 +533,7 @@ int main(void) {
         FX_TEST(stdin_of_a_command),
         FX_TEST(stdin_of_a_durable_child_ends),
         FX_TEST(stdin_is_bounded),
+        FX_TEST(stdin_receipts_are_bounded),
         FX_TEST(stdin_receipts),
         FX_TEST(large_stdin_arrives),
         FX_TEST(long_script),

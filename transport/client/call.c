@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STDIN_PIECE = 48 * 1024, STDIN_WINDOW = 1024 * 1024 };
+/* Of the input of one command, unacknowledged; the server refuses more than 16 MiB or 16,384 pieces. */
+enum { STDIN_PIECE = 48 * 1024, STDIN_WINDOW = 1024 * 1024, STDIN_PIECES = 4096 };
 
 /* ---- queues ---- */
 
@@ -338,6 +339,8 @@ void call_stdin_taken(conflux_call *c, uint64_t n) {
     c->heard = cp_loop_now(c->eng->loop);
     pthread_mutex_lock(&c->mu);
     c->stdin_owed -= n < c->stdin_owed ? (size_t)n : c->stdin_owed;
+    if (n == UINT64_MAX) c->stdin_pieces = 0;
+    else if (c->stdin_pieces) c->stdin_pieces--;
     pthread_cond_broadcast(&c->room);
     pthread_mutex_unlock(&c->mu);
 }
@@ -349,13 +352,20 @@ size_t call_stdin_pending(conflux_call *c) {
     return n;
 }
 
+static bool is_full(const conflux_call *c, size_t n) {
+    return (c->stdin_owed && c->stdin_owed + n > STDIN_WINDOW) || c->stdin_pieces >= STDIN_PIECES;
+}
+
 static int take_room(conflux_call *c, size_t n, conflux_error *err) {
     int rc = 0;
     pthread_mutex_lock(&c->mu);
-    while (c->stdin_owed && c->stdin_owed + n > STDIN_WINDOW && !atomic_load(&c->over))
-        pthread_cond_wait(&c->room, &c->mu);
-    if (atomic_load(&c->over)) rc = fail(err, CONFLUX_E_CANCELLED, "the call is over");
-    else c->stdin_owed += n;
+    while (is_full(c, n) && !atomic_load(&c->over)) pthread_cond_wait(&c->room, &c->mu);
+    if (atomic_load(&c->over)) {
+        rc = fail(err, CONFLUX_E_CANCELLED, "the call is over");
+    } else {
+        c->stdin_owed += n;
+        c->stdin_pieces++;
+    }
     pthread_mutex_unlock(&c->mu);
     return rc;
 }

@@ -118,7 +118,7 @@ struct conflux_call {
     /* input that the server has not acknowledged */
     pthread_mutex_t mu;
     pthread_cond_t room;
-    size_t stdin_owed;
+    size_t stdin_owed, stdin_pieces; /* bytes; pieces, an end without bytes included */
 };
 
 typedef struct call_queue {
@@ -146,8 +146,9 @@ conflux_call *call_new(conflux_client *client, const conflux_request *rq, bool s
 void call_launch(conflux_call *c, const conflux_handlers *h);
 /* A copy of JSON text that is an object, with "key":value pairs (each with a comma behind) put in front. */
 void json_insert(cp_buf *out, cp_str object, cp_str pairs);
-void call_stdin_taken(conflux_call *c, uint64_t n); /* the server acknowledged n bytes of input */
-size_t call_stdin_pending(conflux_call *c);         /* bytes that it has not */
+/* The server acknowledged a piece of n bytes; UINT64_MAX: it will acknowledge no more. */
+void call_stdin_taken(conflux_call *c, uint64_t n);
+size_t call_stdin_pending(conflux_call *c); /* bytes that it has not acknowledged */
 void msg_free(out_msg *m);
 
 /* ---- table.c: calls in flight, by id ---- */

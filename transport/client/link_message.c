@@ -59,7 +59,7 @@ static void on_refused_message(link_conn *l, conflux_call *c, const message *m) 
 
 static void on_stdin_taken(link_conn *l, const message *m) {
     conflux_call *c = call_of(l, m->id);
-    if (c && m->bytes > 0) call_stdin_taken(c, (uint64_t)m->bytes);
+    if (c) call_stdin_taken(c, (uint64_t)m->bytes);
 }
 
 /* An error message becomes the answer that HTTP would have given: one shape for callers. */

@@ -1,6 +1,8 @@
 import { byteLength } from './bytes.js';
 
-const WINDOW = 1 << 20; // bytes that the command may still have to take; the server holds 16 MiB, then refuses
+// What the command may still have to take. The server holds 16 MiB and 16,384 pieces, then refuses.
+const WINDOW = 1 << 20;
+const PIECES = 4096;
 
 const sizeOf = ({ data, encoding }) =>
   encoding ? (data.length / 4) * 3 - (data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0) : byteLength(data);
@@ -9,8 +11,8 @@ const sizeOf = ({ data, encoding }) =>
 export class Input {
   #send;
   #writes = []; // {pieces, eof, resolve}
-  #owed = 0;
-  #ending = false; // the end has been sent, and it is not known to have arrived
+  #owed = 0; // bytes
+  #pieces = 0; // pieces that are not known to have arrived, an end without bytes included
   #stopped = false;
 
   // send(piece, eof)
@@ -26,10 +28,10 @@ export class Input {
     });
   }
 
-  // The command has taken so many bytes; none: it has met the end; infinitely many: it takes no more.
+  // The command has taken a piece of so many bytes; infinitely many: it takes no more.
   taken(bytes) {
     this.#owed = Math.max(0, this.#owed - bytes);
-    if (bytes === 0 || bytes === Infinity) this.#ending = false;
+    this.#pieces = bytes === Infinity ? 0 : Math.max(0, this.#pieces - 1);
     this.#pump();
   }
 
@@ -40,7 +42,7 @@ export class Input {
 
   // Whether what was sent has all arrived is not known.
   get unsure() {
-    return this.#owed > 0 || this.#ending;
+    return this.#pieces > 0;
   }
 
   stop() {
@@ -48,17 +50,21 @@ export class Input {
     for (const { resolve } of this.#writes.splice(0)) resolve();
   }
 
+  #give(piece, eof) {
+    this.#owed += sizeOf(piece);
+    this.#pieces++;
+    this.#send(piece, eof);
+  }
+
   #pump() {
-    while (this.#writes.length && this.#owed < WINDOW && !this.#stopped) {
+    while (this.#writes.length && this.#owed < WINDOW && this.#pieces < PIECES && !this.#stopped) {
       const { pieces, eof, resolve } = this.#writes[0];
       const { value: piece, done } = pieces.next();
       if (!done) {
-        this.#owed += sizeOf(piece);
-        this.#send(piece, false);
+        this.#give(piece, false);
         continue;
       }
-      this.#ending = eof;
-      if (eof) this.#send({ data: '' }, true);
+      if (eof) this.#give({ data: '' }, true);
       this.#writes.shift();
       resolve();
     }

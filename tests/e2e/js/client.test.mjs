@@ -228,6 +228,18 @@ for (const transport of ['websocket', 'http']) describe(`client over ${transport
   });
 });
 
+test('input in many small pieces waits for a command that reads late', async () => {
+  const s = await start();
+  const c = await connect({ baseUrl: s.base, transport: 'websocket' });
+  const wc = c.execStream('sleep 1; wc -c', { stdin: 'open' });
+  wc.write(new Uint8Array(100000)); // more than a pipe holds
+  for (let i = 0; i < 20000; i++) wc.write('x'); // the server holds 16,384 receipts
+  await wc.close();
+  assert.equal(text(await collect(wc)), '120000\n');
+  await c.dispose();
+  await s.stop();
+});
+
 for (const transport of ['websocket', 'http']) {
   test(`a command takes input while it runs, over ${transport}`, async () => {
     const s = await start();

@@ -57,5 +57,3 @@ export class HttpInput {
     return true;
   }
 }
-
-export const inputLost = call => lostCall('connection lost; how much of the input has arrived is not known', call, true);

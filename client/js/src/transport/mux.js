@@ -55,8 +55,8 @@ export class MuxConnection {
     return this.#calls.size + this.#queued;
   }
 
-  // Begins a call. on: {stream(item), done(status, body), error(error), taken?(bytes of input)}. Returns {cancel(kill), input(data, eof),
-  // credit(bytes)}.
+  // Begins a call. on: {stream(item), done(status, body), error(error), taken?(bytes of input)}.
+  // Returns {cancel(kill), input(data, eof), credit(bytes)}.
   start(call, on) {
     const entry = { id: `r${++this.#count}`, call, on, sent: false, over: false };
     if (this.lost) {

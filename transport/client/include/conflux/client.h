@@ -260,8 +260,8 @@ conflux_call *conflux_start(conflux_client *client, const conflux_request *reque
 void conflux_call_cancel(conflux_call *call, int kill);
 /* n bytes of events were consumed (manual_consume): the sender may send as many more. */
 void conflux_call_consumed(conflux_call *call, size_t n);
-/* Input for a command that was started with "stdin":"open". Waits while the command has 1 MiB of it still to take. -1:
- * UNSUPPORTED over HTTP, or the call is over (its end says why). */
+/* Input for a command that was started with "stdin":"open". Waits while the command has 1 MiB or 4,096 pieces of it
+ * still to take. -1: UNSUPPORTED over HTTP, or the call is over (its end says why). */
 int conflux_call_stdin(conflux_call *call, const void *data, size_t n, int eof, conflux_error *err);
 void conflux_call_free(conflux_call *call); /* the handle, not the call, which goes on. NULL is fine */
 
