@@ -247,7 +247,7 @@ void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_u
         mux_put_response(m, id, res->status, body);
         cp_router_count(m->t->router, match, res->status, cp_now_us() - started_us);
     }
-    cp_buf *spare = &mux_shared_of(m->t)->body;
+    cp_buf *spare = &mux_shared_of(m->t)->body; /* the next one is served into the same memory; see serve_now */
     if (!spare->p) {
         *spare = cp_take(res->body);
         cp_buf_reset(spare, 64 * 1024);

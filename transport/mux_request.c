@@ -162,7 +162,7 @@ static void enqueue(mux *m, pend *p, mux_kind kind, yyjson_doc *doc, cp_str text
 
 /* The message of one that waited; it waits no longer. NULL with *err: memory ran out. */
 static yyjson_doc *waited(mux *m, pend *p, cp_err *err) {
-    yyjson_doc *doc = p->doc;
+    yyjson_doc *doc = p->parsed ? p->doc : NULL;
     pend_drop(&m->waiting[p->kind], p);
     m->waiting_bytes -= p->size;
     if (!p->parsed) {

@@ -39,6 +39,14 @@ static void put_checksum(char block[CP_TAR_BLOCK]) {
     put_octal(block + CHECKSUM, 7, sum);
 }
 
+/* What stands in every header; the checksum goes last. */
+static void finish(char block[CP_TAR_BLOCK], char type) {
+    block[TYPE] = type;
+    put_text(block + MAGIC, "ustar"); /* and a NUL, which is there */
+    put_text(block + MAGIC + 6, "00");
+    put_checksum(block);
+}
+
 /* "<length> key=value\n", where the length counts itself. */
 static void pax_record(cp_buf *out, const char *key, const char *value) {
     size_t rest = strlen(key) + strlen(value) + 3, n = rest + 1;
@@ -65,10 +73,7 @@ static void put_pax(cp_buf *out, const cp_buf *records) {
     put_octal(block + GID, 8, 0);
     put_octal(block + SIZE, 12, records->n);
     put_octal(block + MTIME, 12, 0);
-    block[TYPE] = 'x';
-    put_text(block + MAGIC, "ustar"); /* and a NUL, which is there */
-    put_text(block + MAGIC + 6, "00");
-    put_checksum(block);
+    finish(block, 'x');
     cp_buf_add(out, block, sizeof block);
     cp_buf_add(out, records->p, records->n);
     cp_tar_pad(out, records->n);
@@ -85,10 +90,7 @@ void cp_tar_put(cp_buf *out, const cp_tar_entry *e) {
     if (!put_octal(block + GID, 8, e->gid)) pax_number(&pax, "gid", (int64_t)e->gid);
     if (!put_octal(block + SIZE, 12, e->size)) pax_number(&pax, "size", (int64_t)e->size);
     if (e->mtime < 0 || !put_octal(block + MTIME, 12, (uint64_t)e->mtime)) pax_number(&pax, "mtime", e->mtime);
-    block[TYPE] = e->type;
-    put_text(block + MAGIC, "ustar"); /* and a NUL, which is there */
-    put_text(block + MAGIC + 6, "00");
-    put_checksum(block);
+    finish(block, e->type);
     if (pax.n) put_pax(out, &pax);
     cp_buf_add(out, block, sizeof block);
 }

@@ -98,6 +98,7 @@ struct conflux_call {
     uint32_t timeout, idle, connect_timeout;
     uint8_t priority;
     bool stream, idempotent, over_http, kill_on_disconnect;
+    bool base64; /* its body asks for output in this encoding */
     /* the engine's */
     call_state state;
     link_conn *link;

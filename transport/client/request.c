@@ -53,6 +53,8 @@ static int add_json(conflux_call *c, cp_str body, conflux_error *err) {
     if (!doc) return fail(err, CONFLUX_E_ARGUMENT, "the body is not JSON: %s at byte %zu", why.msg, why.pos);
     yyjson_val *root = yyjson_doc_get_root(doc);
     if (!yyjson_is_obj(root)) return fail(err, CONFLUX_E_ARGUMENT, "the body must be a JSON object");
+    const char *encoding = yyjson_get_str(yyjson_obj_get(root, "encoding"));
+    c->base64 = encoding && strcmp(encoding, "base64") == 0;
     if (!c->execution_id) {
         cp_buf_add(&c->body, body.p, body.n);
         return 0;

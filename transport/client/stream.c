@@ -59,15 +59,6 @@ static const conflux_handlers *handlers(conflux_stream *s, conflux_handlers *h) 
     return h;
 }
 
-static bool asks_base64(const conflux_request *rq) {
-    cp_str encoding = {0};
-    if (!rq->body || rq->content_type) return false;
-    cp_autodoc yyjson_doc *doc = yyjson_read(rq->body, rq->body_len ? rq->body_len : strlen(rq->body), 0);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    return yyjson_is_obj(root) && cp_json_str(root, "encoding", false, &encoding, NULL) == 0 &&
-           cp_str_is(encoding, "base64");
-}
-
 conflux_stream *conflux_fetch_stream(conflux_client *client, const conflux_request *rq, conflux_error *err) {
     conflux_handlers h;
     conflux_stream *s = cp_new(conflux_stream);
@@ -76,11 +67,13 @@ conflux_stream *conflux_fetch_stream(conflux_client *client, const conflux_reque
     s->timeout = rq->timeout_ms;
     s->idle = rq->idle_timeout_ms;
     s->execution_id = rq->execution_id ? cp_str_dup(cp_str_of(rq->execution_id)) : NULL;
-    s->base64 = s->execution_id && asks_base64(rq);
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->cond, NULL);
     s->call = conflux_start(client, rq, handlers(s, &h), err);
-    if (s->call) return s;
+    if (s->call) {
+        s->base64 = s->call->base64;
+        return s;
+    }
     s->done = true;
     conflux_stream_free(s);
     return NULL;
