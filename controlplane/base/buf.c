@@ -113,6 +113,19 @@ void cp_buf_addu(cp_buf *b, uint64_t v) {
     cp_buf_add(b, tmp + i, sizeof tmp - i);
 }
 
+void cp_buf_add_word(cp_buf *b, cp_str word) {
+    cp_buf_addc(b, '\'');
+    for (const char *quote; word.n && (quote = memchr(word.p, '\'', word.n));) {
+        size_t n = (size_t)(quote - word.p);
+        cp_buf_add(b, word.p, n);
+        cp_buf_addz(b, "'\\''");
+        word.p += n + 1;
+        word.n -= n + 1;
+    }
+    cp_buf_add(b, word.p, word.n);
+    cp_buf_addc(b, '\'');
+}
+
 void cp_buf_consume(cp_buf *b, size_t n) {
     if (n >= b->n) {
         b->n = 0;

@@ -41,9 +41,10 @@ void cp_buf_add(cp_buf *b, const void *p, size_t n);
 void cp_buf_addz(cp_buf *b, const char *z);
 void cp_buf_addc(cp_buf *b, char c);
 void cp_buf_addf(cp_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void cp_buf_addu(cp_buf *b, uint64_t v);  /* decimal */
-void cp_buf_consume(cp_buf *b, size_t n); /* drops n bytes from the front */
-const char *cp_buf_z(cp_buf *b);          /* NUL-terminated view, valid until the next change */
+void cp_buf_addu(cp_buf *b, uint64_t v);      /* decimal */
+void cp_buf_add_word(cp_buf *b, cp_str word); /* as one word of a POSIX shell, in single quotes */
+void cp_buf_consume(cp_buf *b, size_t n);     /* drops n bytes from the front */
+const char *cp_buf_z(cp_buf *b);              /* NUL-terminated view, valid until the next change */
 static inline void cp_buf_clear(cp_buf *b) { b->n = 0; }
 static inline cp_str cp_buf_str(const cp_buf *b) { return (cp_str){b->p, b->n}; }
 /* Clears and gives memory over `keep` bytes back: for scratch buffers that once held something big. */

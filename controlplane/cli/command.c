@@ -5,22 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* One word of a shell, whatever is in it. */
-static void quote(cp_buf *out, const char *word) {
-    cp_buf_addc(out, '\'');
-    for (; *word; word++) {
-        if (*word == '\'') cp_buf_addz(out, "'\\''");
-        else cp_buf_addc(out, *word);
-    }
-    cp_buf_addc(out, '\'');
-}
-
 /* A session's shell takes text: its own commands (cd, export) are to be found, too. */
 static void put_text(const cli *c, cp_jw *w) {
     cp_autobuf cp_buf text = {0};
     for (size_t i = 0; i < c->args.noperands; i++) {
         if (i) cp_buf_addc(&text, ' ');
-        quote(&text, c->args.operands[i]);
+        cp_buf_add_word(&text, cp_str_of(c->args.operands[i]));
     }
     cp_jw_kstr(w, "command", cp_buf_str(&text));
 }

@@ -164,27 +164,18 @@ static void refill_soon(struct cp_pool *p) {
 
 /* ---- the command ---- */
 
-static void add_quoted(cp_buf *b, const char *z) {
-    cp_buf_addc(b, '\'');
-    for (; *z; z++) {
-        if (*z == '\'') cp_buf_addz(b, "'\\''");
-        else cp_buf_addc(b, *z);
-    }
-    cp_buf_addc(b, '\'');
-}
-
 /* bash sets OLDPWD on cd; one that was started in the folder has it only declared. */
 static void add_prologue(cp_buf *b, const cp_exec_job *j) {
     for (char **v = j->env; v && *v; v++) {
         const char *eq = strchr(*v, '=');
         cp_buf_addz(b, "export ");
         cp_buf_add(b, *v, (size_t)(eq - *v) + 1);
-        add_quoted(b, eq + 1);
+        cp_buf_add_word(b, cp_str_of(eq + 1));
         cp_buf_addc(b, ';');
     }
     if (j->cwd) {
         cp_buf_addz(b, "cd -P -- ");
-        add_quoted(b, j->cwd);
+        cp_buf_add_word(b, cp_str_of(j->cwd));
         cp_buf_addz(b, " 2>/dev/null&&echo y >&3||{ echo n >&3;exit 1;};unset OLDPWD;export OLDPWD");
     }
     cp_buf_addc(b, '\0');

@@ -14,16 +14,7 @@
 
 enum { SCRATCH_PWD = 3, SCRATCH_OLDPWD, SCRATCH_MOVED, SCRATCH_ENV };
 
-void cp_script_quote(cp_buf *out, cp_str s) {
-    cp_buf_addc(out, '\'');
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '\'') cp_buf_addz(out, "'\\''");
-        else cp_buf_addc(out, s.p[i]);
-    }
-    cp_buf_addc(out, '\'');
-}
-
-static void quote_z(cp_buf *out, const char *z) { cp_script_quote(out, cp_str_of(z)); }
+static void quote_z(cp_buf *out, const char *z) { cp_buf_add_word(out, cp_str_of(z)); }
 
 /* <op>'<dir>'/<name> */
 static void redirect(cp_buf *out, const char *op, const char *dir, const char *name) {
@@ -101,7 +92,7 @@ static void cd_to(cp_buf *out, const char *cwd) {
     cp_autobuf cp_buf path = {0};
     if (cwd[0] != '/') cp_buf_addz(&path, "./"); /* or CDPATH would be searched */
     cp_buf_addz(&path, cwd);
-    cp_script_quote(out, cp_buf_str(&path));
+    cp_buf_add_word(out, cp_buf_str(&path));
     cp_buf_addz(out, " >/dev/null 2>&1");
 }
 
@@ -109,7 +100,7 @@ static void cd_failed(cp_buf *out, const char *cwd) {
     cp_autobuf cp_buf text = {0};
     cp_buf_addf(&text, "Failed to change directory to '%s'", cwd);
     cp_buf_addz(out, "\\builtin printf '%s\\n' ");
-    cp_script_quote(out, cp_buf_str(&text));
+    cp_buf_add_word(out, cp_buf_str(&text));
 }
 
 static void fifo_name(char name[32], char kind, unsigned pair) { snprintf(name, 32, "%c%u", kind, pair); }
@@ -166,7 +157,7 @@ static void evaluate_in_cwd(cp_buf *out, const cp_script *s) {
     cp_autobuf cp_buf failed = {0};
     finish_report(&failed, s, "1");
     cp_buf_addz(out, "\n" V "[2]=");
-    cp_script_quote(out, cp_buf_str(&failed));
+    cp_buf_add_word(out, cp_buf_str(&failed));
     cp_buf_addz(out, "\nfi\n");
 }
 

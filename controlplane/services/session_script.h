@@ -29,8 +29,6 @@ typedef struct cp_script {
     bool dump;        /* write the exported variables to the FIFO x first */
 } cp_script;
 
-/* Appends s as one shell word in single quotes. */
-void cp_script_quote(cp_buf *out, cp_str s);
 /* The first line of a new shell. */
 void cp_script_hello(cp_buf *out);
 /* The two typed lines. */

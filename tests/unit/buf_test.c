@@ -35,6 +35,19 @@ static void format_longer_than_the_room(void **state) {
     assert_int_equal(b.p[5000], '>');
 }
 
+static void words_of_a_shell(void **state) {
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"", "''"}, {"a b", "'a b'"}, {"it's", "'it'\\''s'"}, {"'", "''\\'''"}, {"$x `y` \"\\\n", "'$x `y` \"\\\n'"}};
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        cp_autobuf cp_buf b = {0};
+        cp_buf_add_word(&b, cp_str_of(cases[i].in));
+        assert_string_equal(cp_buf_z(&b), cases[i].out);
+    }
+}
+
 static void consume_keeps_the_rest(void **state) {
     (void)state;
     cp_autobuf cp_buf b = {0};
@@ -97,6 +110,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_and_grows),
         cmocka_unit_test(format_longer_than_the_room),
+        cmocka_unit_test(words_of_a_shell),
         cmocka_unit_test(consume_keeps_the_rest),
         cmocka_unit_test(reset_gives_big_memory_back),
         cmocka_unit_test(take_moves),

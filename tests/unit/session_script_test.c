@@ -8,19 +8,6 @@
 
 #include "services/session_script.h"
 
-static void quoting(void **state) {
-    (void)state;
-    static const struct {
-        const char *in, *out;
-    } cases[] = {
-        {"", "''"}, {"a b", "'a b'"}, {"it's", "'it'\\''s'"}, {"'", "''\\'''"}, {"$x `y` \"\\\n", "'$x `y` \"\\\n'"}};
-    for (size_t i = 0; i < CP_COUNT(cases); i++) {
-        cp_autobuf cp_buf b = {0};
-        cp_script_quote(&b, cp_str_of(cases[i].in));
-        assert_string_equal(cp_buf_z(&b), cases[i].out);
-    }
-}
-
 static void a_record_has_three_elements(void **state) {
     (void)state;
     char a[] = "A=it's", b[] = "B=";
@@ -79,7 +66,6 @@ static void reports(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quoting),
         cmocka_unit_test(a_record_has_three_elements),
         cmocka_unit_test(commands_are_numbered),
         cmocka_unit_test(reports),
