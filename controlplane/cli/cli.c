@@ -188,7 +188,8 @@ int cli_check_utf8(const char *what, const char *text) {
     return cli_fail("%s is not UTF-8, which it must be to be sent: \"%s\"", what, text);
 }
 
-void cli_url_add(cp_buf *out, const char *text) {
+/* A path segment or the value of a query, percent-encoded. */
+static void add_encoded(cp_buf *out, const char *text) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@";
     for (; *text; text++) {
         if (strchr(plain, *text)) cp_buf_addc(out, *text);
@@ -196,20 +197,25 @@ void cli_url_add(cp_buf *out, const char *text) {
     }
 }
 
+void cli_query_add(cp_buf *out, const char *name, const char *value) {
+    if (!value) return;
+    cp_buf_addf(out, "%c%s=", out->n && memchr(out->p, '?', out->n) ? '&' : '?', name);
+    add_encoded(out, value);
+}
+
 void cli_path(cp_buf *out, const char *before, const char *id, const char *behind) {
     cp_buf_clear(out);
     cp_buf_addz(out, before);
-    cli_url_add(out, id);
+    add_encoded(out, id);
     cp_buf_addz(out, behind);
     cp_buf_z(out);
 }
 
 cp_jw cli_body_begin(const cli *c, cp_buf *out) {
-    const char *session = cli_opt(c, CLI_OPT_session);
     cp_buf_clear(out);
     cp_jw w = cp_jw_on(out);
     cp_jw_obj(&w);
-    cp_jw_kz(&w, "sessionId", session ? session : "__DISABLE_SESSION__");
+    cp_jw_kz(&w, "sessionId", cli_session(c));
     return w;
 }
 
@@ -267,6 +273,8 @@ int cli_out_json(cp_str json) {
     cli_json_line(&b, json);
     return cli_out(&b);
 }
+
+int cli_out_answer(const cli_answer *a) { return cli_out_json((cp_str){a->rs.body, a->rs.body_len}); }
 
 size_t cli_width(void) {
     struct winsize w;

@@ -85,10 +85,15 @@ void cli_num_text(yyjson_val *obj, const char *key, char out[24]); /* "" when mi
 
 /* Refuses what cannot travel in JSON; `what` names it. */
 int cli_check_utf8(const char *what, const char *text);
-/* A path segment or the value of a query, percent-encoded. */
-void cli_url_add(cp_buf *out, const char *text);
+/* "?name=value", or "&name=value" behind another one, percent-encoded; nothing when value is NULL. */
+void cli_query_add(cp_buf *out, const char *name, const char *value);
 /* "/api/process/ID/logs" from "/api/process/", ID and "/logs". */
 void cli_path(cp_buf *out, const char *before, const char *id, const char *behind);
+/* The session that was asked for, or the word for none. */
+static inline const char *cli_session(const cli *c) {
+    const char *session = cli_opt(c, CLI_OPT_session);
+    return session ? session : "__DISABLE_SESSION__";
+}
 /* A body: {"path": …, "sessionId": …}, left open. Paths without a session are looked for in the workspace. */
 cp_jw cli_body_begin(const cli *c, cp_buf *out);
 cp_jw cli_path_body(const cli *c, cp_buf *out, const char *path);
@@ -104,8 +109,9 @@ int cli_out(cp_buf *text);
 /* A line of JSON, cleaned when stdout is a terminal. */
 void cli_json_line(cp_buf *out, cp_str json);
 int cli_out_json(cp_str json);
-bool cli_terminal(void); /* is stdout one? */
-size_t cli_width(void);  /* of the terminal, or 0 */
+int cli_out_answer(const cli_answer *a); /* its body, likewise */
+bool cli_terminal(void);                 /* is stdout one? */
+size_t cli_width(void);                  /* of the terminal, or 0 */
 /* Text from outside: as it is, or cleaned when stdout is a terminal. */
 void cli_put_name(cp_buf *out, const char *name);
 void cli_put_line(cp_buf *out, cp_buf *line); /* the same, with a newline; empties line */

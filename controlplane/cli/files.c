@@ -25,7 +25,7 @@ static int read_json(cli *c, const char *path) {
     cp_jw w = cli_path_body(c, &body, path);
     cp_jw_end_obj(&w);
     int rc = cli_post(c, "/api/read", &body, &a);
-    return rc ? rc : cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    return rc ? rc : cli_out_answer(&a);
 }
 
 int cli_cmd_read(cli *c) {
@@ -140,7 +140,7 @@ static int ls_file(cli *c, const char *path) {
     cli_autoanswer cli_answer a = {0};
     int status;
     if (cli_stat(c, path, false, &a, &status) <= 0) return status ? status : CLI_REFUSED;
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     if (cli_flag(&c->args, CLI_OPT_details))
         cp_buf_addf(&line, "%c%s %lld  ", type_letter(cli_str(a.root, "type")), cli_str(a.root, "mode"),
                     (long long)cli_num(a.root, "size"));
@@ -158,7 +158,7 @@ static int ls_one(cli *c, const char *path, bool titled) {
     conflux_request rq = {.path = "/api/list-files", .body = body.p, .body_len = body.n, .idempotent = 1};
     if (cli_try(c, &rq, &a, &err) < 0)
         return strcmp(err.code, "NOT_DIRECTORY") == 0 ? ls_file(c, path) : cli_report(c, &err);
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     if (titled) {
         cli_put_name(&out, path);
         cp_buf_addz(&out, ":\n");
@@ -206,7 +206,7 @@ static int stat_one(cli *c, const char *path) {
     int status, there = cli_stat(c, path, cli_flag(&c->args, CLI_OPT_links), &a, &status);
     if (there < 0) return status;
     if (!there) return cli_fail("there is no %s (FILE_NOT_FOUND)", path), CLI_REFUSED;
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     put_stat(&out, path, a.root);
     return cli_out(&out);
 }

@@ -48,7 +48,7 @@ static int print_kept(logs *l, int k) {
         if (cli_try_again(l->c, &(conflux_request){.path = cp_buf_z(&path)}, &a, &err) < 0)
             return cli_report(l->c, &err);
         tell_dropped(k, (uint64_t)cli_num(a.root, "dropped"));
-        int rc = l->c->json ? cli_out_json((cp_str){a.rs.body, a.rs.body_len}) : put_data(l, k, a.root);
+        int rc = l->c->json ? cli_out_answer(&a) : put_data(l, k, a.root);
         uint64_t next = (uint64_t)cli_num(a.root, "next");
         if (end == UINT64_MAX) end = (uint64_t)cli_num(a.root, "total");
         if (rc || next <= at) return rc;

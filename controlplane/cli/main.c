@@ -1,4 +1,4 @@
-/* conflux-cli: the commands of conflux that talk to a server. `conflux` runs it (controlplane/cli_exec.c). */
+/* conflux-cli: the commands of conflux that talk to a server. `conflux` runs it (controlplane/cli_client.c). */
 #include "cli/cli.h"
 #include "cli/help.h"
 

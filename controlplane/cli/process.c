@@ -40,7 +40,7 @@ int cli_cmd_run(cli *c) {
     if (!cli_client(c)) return CLI_FAILED;
     if (cli_try_again(c, &rq, &a, &err) < 0) return cli_report(c, &err);
     if (*cli_str(a.root, "error")) return run_failed(a.root);
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     cp_buf_clear(&body);
     cli_put_name(&body, cli_str(a.root, "processId"));
     cp_buf_addc(&body, '\n');
@@ -48,12 +48,6 @@ int cli_cmd_run(cli *c) {
 }
 
 /* ---- ps ---- */
-
-static void put_param(cp_buf *path, const char *name, const char *value) {
-    if (!value) return;
-    cp_buf_addf(path, "%c%s=", memchr(path->p, '?', path->n) ? '&' : '?', name);
-    cli_url_add(path, value);
-}
 
 static void how_it_stands(yyjson_val *p, char out[48]) {
     const char *status = cli_str(p, "status");
@@ -87,12 +81,12 @@ int cli_cmd_ps(cli *c) {
     cp_autobuf cp_buf path = {0}, out = {0};
     cli_autoanswer cli_answer a = {0};
     cp_buf_addz(&path, "/api/process/list");
-    put_param(&path, "status", cli_opt(c, CLI_OPT_status));
-    put_param(&path, "sessionId", cli_opt(c, CLI_OPT_session));
-    put_param(&path, "limit", cli_opt(c, CLI_OPT_limit));
+    cli_query_add(&path, "status", cli_opt(c, CLI_OPT_status));
+    cli_query_add(&path, "sessionId", cli_opt(c, CLI_OPT_session));
+    cli_query_add(&path, "limit", cli_opt(c, CLI_OPT_limit));
     int rc = cli_get(c, cp_buf_z(&path), &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     put_processes(yyjson_obj_get(a.root, "processes"), &out);
     return cli_out(&out);
 }
@@ -112,7 +106,7 @@ static int kill_one(cli *c, const char *id, const char *query) {
     cli_autoanswer cli_answer a = {0};
     int rc = cli_target(c, "DELETE", id, query, &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     cli_put_name(&out, id);
     cp_buf_addc(&out, ':');
     put_pids(&out, "killed", yyjson_obj_get(a.root, "killed"));
@@ -128,7 +122,7 @@ static int kill_every(cli *c) {
     conflux_request rq = {.method = "DELETE", .path = "/api/process/kill-all"};
     int rc = cli_ask(c, &rq, &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    if (c->json) return cli_out_answer(&a);
     cp_buf_addf(&out, "%lld killed\n", (long long)cli_num(a.root, "cleanedCount"));
     return cli_out(&out);
 }
@@ -139,9 +133,8 @@ static int kill_query(const cli *c, cp_buf *query) {
     char text[24];
     if (cli_duration_of(&c->args, CLI_OPT_grace, &grace, &err) < 0) return cli_fail("%s", err.msg);
     snprintf(text, sizeof text, "%llu", (unsigned long long)grace);
-    cp_buf_z(query);
-    put_param(query, "signal", cli_opt(c, CLI_OPT_signal));
-    put_param(query, "graceMs", grace == UINT64_MAX ? NULL : text);
+    cli_query_add(query, "signal", cli_opt(c, CLI_OPT_signal));
+    cli_query_add(query, "graceMs", grace == UINT64_MAX ? NULL : text);
     cp_buf_z(query);
     return CLI_OK;
 }
@@ -173,7 +166,7 @@ int cli_cmd_signal(cli *c) {
     cp_jw_kbool(&w, "tree", cli_flag(&c->args, CLI_OPT_tree));
     cp_jw_end_obj(&w);
     int rc = cli_post(c, path.p, &body, &a);
-    return rc || !c->json ? rc : cli_out_json((cp_str){a.rs.body, a.rs.body_len});
+    return rc || !c->json ? rc : cli_out_answer(&a);
 }
 
 /* ---- stdin ---- */

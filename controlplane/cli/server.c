@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static cp_str body_of(const cli_answer *a) { return (cp_str){a->rs.body, a->rs.body_len}; }
-
 /* ---- sessions ---- */
 
 static int sessions_list(cli *c) {
@@ -16,7 +14,7 @@ static int sessions_list(cli *c) {
     yyjson_val *id;
     int rc = cli_get(c, "/api/session/list", &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json(body_of(&a));
+    if (c->json) return cli_out_answer(&a);
     yyjson_arr_foreach(yyjson_obj_get(a.root, "data"), i, n, id) {
         cli_put_name(&out, yyjson_get_str(id));
         cp_buf_addc(&out, '\n');
@@ -46,7 +44,7 @@ static int sessions_create(cli *c, const char *id) {
     int rc = create_body(c, id, &body);
     if (!rc) rc = cli_post(c, "/api/session/create", &body, &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json(body_of(&a));
+    if (c->json) return cli_out_answer(&a);
     cp_buf_clear(&body);
     cli_put_name(&body, cli_str(yyjson_obj_get(a.root, "data"), "id"));
     cp_buf_addc(&body, '\n');
@@ -64,7 +62,7 @@ static int sessions_delete(cli *c, const char *id) {
     cp_jw_kbool(&w, "keep", cli_flag(&c->args, CLI_OPT_keep));
     cp_jw_end_obj(&w);
     int rc = cli_post(c, "/api/session/delete", &body, &a);
-    return rc || !c->json ? rc : cli_out_json(body_of(&a));
+    return rc || !c->json ? rc : cli_out_answer(&a);
 }
 
 int cli_cmd_sessions(cli *c) {
@@ -85,7 +83,7 @@ static int print_table(cli *c, const char *path, const char *key, put_rows *put)
     cli_table t = {0};
     int rc = cli_get(c, path, &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json(body_of(&a));
+    if (c->json) return cli_out_answer(&a);
     put(&t, yyjson_obj_get(a.root, key));
     cli_table_put(&t, cli_width(), &out);
     return cli_out(&out);
@@ -129,11 +127,8 @@ int cli_cmd_pending(cli *c) { return print_table(c, "/api/pending", "connections
 /* ---- events ---- */
 
 static void events_path(void *arg, const char *last, cp_buf *out) {
-    const char *from = *last ? last : cli_opt(arg, CLI_OPT_after);
     cp_buf_addz(out, "/api/events");
-    if (!from) return;
-    cp_buf_addz(out, "?from=");
-    cli_url_add(out, from);
+    cli_query_add(out, "from", *last ? last : cli_opt(arg, CLI_OPT_after));
 }
 
 static void put_field(cp_buf *out, yyjson_val *ev, const char *key) {
@@ -208,7 +203,7 @@ int cli_cmd_usage(cli *c) {
     if (cli_flag(&c->args, CLI_OPT_follow)) return cli_follow(c, &f);
     int rc = cli_get(c, "/api/usage", &a);
     if (rc) return rc;
-    if (c->json) return cli_out_json(body_of(&a));
+    if (c->json) return cli_out_answer(&a);
     put_usage(&out, a.root);
     return cli_out(&out);
 }

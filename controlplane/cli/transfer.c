@@ -95,11 +95,9 @@ int cli_upload_run(cli *c, cli_upload *u) {
 /* ---- down ---- */
 
 void cli_file_path(const cli *c, const char *route, const char *path, cp_buf *out) {
-    const char *session = cli_opt(c, CLI_OPT_session);
-    cp_buf_addf(out, "%s?sessionId=", route);
-    cli_url_add(out, session ? session : "__DISABLE_SESSION__");
-    cp_buf_addz(out, "&path=");
-    cli_url_add(out, path);
+    cp_buf_addz(out, route);
+    cli_query_add(out, "sessionId", cli_session(c));
+    cli_query_add(out, "path", path);
     cp_buf_z(out);
 }
 

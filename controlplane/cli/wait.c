@@ -7,12 +7,6 @@
 
 enum { ASK_MS = 20000 };
 
-static void put_param(cp_buf *query, const char *name, const char *value) {
-    if (!value) return;
-    cp_buf_addf(query, "&%s=", name);
-    cli_url_add(query, value);
-}
-
 static int read_query(const cli *c, cp_buf *query) {
     const char *what = cli_opt(c, CLI_OPT_until), *pattern = cli_opt(c, CLI_OPT_pattern),
                *port = cli_opt(c, CLI_OPT_port);
@@ -20,11 +14,11 @@ static int read_query(const cli *c, cp_buf *query) {
     bool log = strcmp(what, "log") == 0;
     if (log != (pattern != NULL)) return cli_fail("--for log goes with --pattern TEXT");
     if ((strcmp(what, "port") == 0) != (port != NULL)) return cli_fail("--for port goes with --port PORT");
-    put_param(query, "for", what);
-    put_param(query, "pattern", pattern);
-    put_param(query, "port", port);
-    put_param(query, "stream", cli_opt(c, CLI_OPT_stream_of));
-    if (cli_flag(&c->args, CLI_OPT_regex)) cp_buf_addz(query, "&regex=1");
+    cli_query_add(query, "for", what);
+    cli_query_add(query, "pattern", pattern);
+    cli_query_add(query, "port", port);
+    cli_query_add(query, "stream", cli_opt(c, CLI_OPT_stream_of));
+    cli_query_add(query, "regex", cli_flag(&c->args, CLI_OPT_regex) ? "1" : NULL);
     cp_buf_z(query);
     return CLI_OK;
 }
@@ -40,7 +34,7 @@ static void put_result(yyjson_val *root, cp_buf *out) {
 
 static int print_result(const cli *c, const cli_answer *a) {
     cp_autobuf cp_buf out = {0};
-    if (c->json) return cli_out_json((cp_str){a->rs.body, a->rs.body_len});
+    if (c->json) return cli_out_answer(a);
     put_result(a->root, &out);
     return cli_out(&out);
 }
@@ -50,8 +44,10 @@ static int ask(cli *c, const char *path, const char *query, bool process, uint64
     cp_autobuf cp_buf full = {0};
     cli_autoanswer cli_answer a = {0};
     conflux_error err;
-    cp_buf_addf(&full, "%s%s=%llu%s", path, process ? "/wait?timeoutMs" : "?waitMs", (unsigned long long)ms,
-                process ? query : "");
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)ms);
+    cp_buf_addf(&full, "%s%s%s", path, process ? "/wait" : "", process ? query : "");
+    cli_query_add(&full, process ? "timeoutMs" : "waitMs", text);
     conflux_request rq = {.path = cp_buf_z(&full), .timeout_ms = ASK_MS + 30000};
     if (cli_try_again(c, &rq, &a, &err) < 0) {
         if (strcmp(err.code, "PROCESS_READY_TIMEOUT") == 0) return 1;
