@@ -97,7 +97,7 @@ def raw(b):
     method = b.method(
         "raw",
         """What this machine gives: bytes through a pipe and through a loopback socket (64 KB writes, 256 KB reads, two
-        processes), and SQLite transactions of one row with the registry's settings (WAL, synchronous NORMAL), in a
+        threads), and SQLite transactions of one row with the registry's settings (WAL, synchronous NORMAL), in a
         folder like the server's.""",
     )
     with Server() as s:

@@ -107,6 +107,18 @@ class Peer(Http):
         self.stop()
 
 
+def execute_stream(port, body, patience):
+    return load(
+        "sse",
+        port=port,
+        method="POST",
+        path="/api/execute/stream",
+        body=body,
+        event='"complete"',
+        timeout=patience,
+    )
+
+
 class SandboxAgent(Peer):
     """@sandbox-agent/cli: programs by POST /v1/processes/run, files raw, output as server-sent events with base64."""
 
@@ -177,15 +189,7 @@ class Cloudflare(Peer):
         }[op]
 
     def stream(self, command, patience):
-        return load(
-            "sse",
-            port=self.port,
-            method="POST",
-            path="/api/execute/stream",
-            body={"id": "bench", "command": command},
-            event='"complete"',
-            timeout=patience,
-        )
+        return execute_stream(self.port, {"id": "bench", "command": command}, patience)
 
     def stop(self):
         super().stop()
@@ -212,15 +216,7 @@ class Ours(Server):
         }[op]
 
     def stream(self, command, patience):
-        return load(
-            "sse",
-            port=self.port,
-            method="POST",
-            path="/api/execute/stream",
-            body={"command": command, "sessionId": OFF},
-            event='"complete"',
-            timeout=patience,
-        )
+        return execute_stream(self.port, {"command": command, "sessionId": OFF}, patience)
 
     def rss(self, peak=False):
         return memory(self.server_pid(), peak) if peak else super().rss()

@@ -82,9 +82,9 @@ def end_all():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)  # what it leaves is ours now, for the next round
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(0.001)  # a killed process is there until its parent has reaped it
 
 
 class Http:

@@ -34,8 +34,10 @@ static cp_str header(cp_str head, const char *name) {
 
 static void read_head(http_in *h) {
     cp_str head = cp_buf_str(&h->line);
+    uint64_t status;
     if (head.n < 12 || memcmp(head.p, "HTTP/1.", 7) != 0) malformed("not an HTTP response");
-    h->status = atoi(head.p + 9);
+    if (!cp_str_u64((cp_str){head.p + 9, 3}, 999, &status)) malformed("a status that is no number");
+    h->status = (int)status;
     cp_str length = header(head, "Content-Length"), coding = header(head, "Transfer-Encoding");
     h->close = cp_str_ieq(header(head, "Connection"), CP_STR("close"));
     if (length.p && !cp_str_u64(length, UINT64_MAX, &h->left)) malformed("a Content-Length that is no number");

@@ -1,7 +1,7 @@
 #pragma once
 /* What the scenarios of the load program share: options, the way it ends, the measured window and its report. One
- * thread throughout; what cannot be measured ends the program with a message, because a wrong figure is worse than
- * none. */
+ * thread, but for the writer of raw_bytes.c; what cannot be measured ends the program with a message, because a wrong
+ * figure is worse than none. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

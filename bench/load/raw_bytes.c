@@ -1,15 +1,14 @@
 /* Raw limits for bytes: through a pipe, through a loopback socket, and files by dd with a socket for its standard input
  * or output (--file, --size), which is what a file server can hope for. */
-#include <fcntl.h>
-#include <signal.h>
+#include <errno.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/thread.h"
 #include "load/bytes.h"
 #include "load/load.h"
 #include "load/raw.h"
@@ -17,29 +16,26 @@
 
 enum { BLOCK = 64 << 10 };
 
-static _Noreturn void feed(int fd) {
+/* Until its reader closes; SIGPIPE is blocked in threads of ours. */
+static void *feed(void *arg) {
     static char block[BLOCK];
+    int fd = *(int *)arg;
     while (write(fd, block, sizeof block) > 0) continue;
-    _exit(0);
+    return NULL;
 }
 
-/* Reads for the time of the window what a child writes. */
+/* Reads for the time of the window what another thread writes. */
 static int throughput(const char *name, int from, int to) {
-    pid_t pid = fork();
-    if (pid < 0) die("fork");
-    if (pid == 0) {
-        signal(SIGPIPE, SIG_DFL);
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(from);
-        feed(to);
-    }
-    close(to);
+    pthread_t writer;
+    errno = cp_thread_start(&writer, 64 << 10, feed, &to);
+    if (errno) die("thread");
     uint64_t begin = cp_now_ns(), end = begin + (uint64_t)opt.seconds_ms * 1000000, bytes = 0;
     static char buf[256 << 10];
     for (ssize_t k; cp_now_ns() < end && (k = read(from, buf, sizeof buf)) > 0;) bytes += (uint64_t)k;
     bytes_report(name, bytes, cp_now_ns() - begin, "");
     close(from);
-    waitpid(pid, NULL, 0);
+    pthread_join(writer, NULL);
+    close(to);
     return 0;
 }
 
@@ -62,17 +58,13 @@ static pid_t dd(int fd, const char *a, const char *b, int *peer) {
     uint16_t port;
     int listener = sock_listen(&port);
     opt.port = port;
-    pid_t pid = fork();
-    if (pid < 0) die("fork");
-    if (pid) {
-        *peer = sock_dial();
-        close(listener);
-        return pid;
-    }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    dup2(sock_accept(listener, 0), fd);
-    execlp("dd", "dd", a, b, "bs=1M", "status=none", (char *)NULL);
-    _exit(127);
+    *peer = sock_dial();
+    int end = sock_accept(listener, 0);
+    pid_t pid = raw_start((const char *const[]){"dd", a, b, "bs=1M", "status=none", NULL}, fd == 0 ? end : -1,
+                          fd == 1 ? end : -1, -1);
+    close(end);
+    close(listener);
+    return pid;
 }
 
 static void reap(pid_t pid) {

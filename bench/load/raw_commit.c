@@ -1,6 +1,5 @@
 /* SQLite transactions of one row each, with the settings of the registry (WAL, synchronous NORMAL), in a new database
- * at
- * --file: the raw limit for what must be recorded before it is done. */
+ * at --file: the raw limit for what must be recorded before it is done. */
 #include <sqlite3.h>
 #include <stdio.h>
 #include <unistd.h>

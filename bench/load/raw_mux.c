@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,13 +26,8 @@ typedef struct raw_mux {
 static void start(raw_mux *m, const char *command, size_t n) {
     int p[2];
     cp_autofree char *line = cp_str_dup((cp_str){command, n});
-    if (cp_pipe(p, 0) < 0 || (m->pid = fork()) < 0) die("start");
-    if (m->pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(p[1], 1);
-        execlp("bash", "bash", "-c", line, (char *)NULL);
-        _exit(127);
-    }
+    if (cp_pipe(p, 0) < 0) die("pipe");
+    m->pid = raw_start((const char *const[]){"bash", "-c", line, NULL}, -1, p[1], -1);
     cp_close(&p[1]);
     m->pipe = p[0];
 }

@@ -1,5 +1,6 @@
 /* A posix_spawn loop of `bash -c true` with two pipes: the raw limit for a command, as any server must run it, with a
  * pipe for stdout and one for stderr, read to the end, reaped. */
+#include <errno.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,17 +16,24 @@ typedef struct spawned {
     uint64_t started;
 } spawned;
 
+pid_t raw_start(const char *const argv[], int in, int out, int err) {
+    const int fds[] = {in, out, err};
+    pid_t pid;
+    posix_spawn_file_actions_t fa;
+    posix_spawn_file_actions_init(&fa);
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0) posix_spawn_file_actions_adddup2(&fa, fds[i], i);
+    errno = posix_spawnp(&pid, argv[0], &fa, NULL, (char *const *)(uintptr_t)argv, environ);
+    if (errno) die(argv[0]);
+    posix_spawn_file_actions_destroy(&fa);
+    return pid;
+}
+
 static spawned spawn_one(void) {
     int o[2], e[2];
     if (cp_pipe(o, 0) < 0 || cp_pipe(e, 0) < 0) die("pipe");
-    posix_spawn_file_actions_t fa;
-    posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_adddup2(&fa, o[1], 1);
-    posix_spawn_file_actions_adddup2(&fa, e[1], 2);
-    char bash[] = "bash", dash_c[] = "-c", command[] = "true", *argv[] = {bash, dash_c, command, NULL};
     spawned s = {.out = o[0], .err = e[0], .started = cp_now_ns()};
-    if (posix_spawnp(&s.pid, "bash", &fa, NULL, argv, environ) != 0) die("posix_spawn");
-    posix_spawn_file_actions_destroy(&fa);
+    s.pid = raw_start((const char *const[]){"bash", "-c", "true", NULL}, -1, o[1], e[1]);
     close(o[1]);
     close(e[1]);
     return s;
