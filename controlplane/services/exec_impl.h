@@ -14,6 +14,9 @@ typedef struct cp_exec_backend {
     /* Which processes belong to the execution right now, for signals: appends pids (verified by start time) in
      * tree order. Default (NULL): the process group and descendants of e->pid. */
     void (*collect)(cp_exec *e, struct cp_tree *tree);
+    /* Its processes are about to be signalled for a kill: whatever would go on with the command when they have ended is
+     * told not to. Called again for those that are found later. NULL: there is nothing of that kind. */
+    void (*interrupt)(cp_exec *e);
     /* The execution is to end at once but its own processes were killed in vain or there are none: a shell that is busy
      * itself. NULL where it cannot happen. */
     void (*unwedge)(cp_exec *e);

@@ -77,6 +77,11 @@ static void descend(cp_services *s, cp_tree *out, const cp_tree *seen) {
             cp_tree_collect(out, cp_exec_procs(s), seen->v[i].pid, seen->v[i].start_time, NULL);
 }
 
+static void interrupt(cp_exec *e) {
+    const cp_exec_backend *b = e->impl->backend;
+    if (b && b->interrupt && !e->impl->has_exit) b->interrupt(e);
+}
+
 /* Looks again; returns how many are new. Those are signalled; with `everyone`, the known ones too. */
 static size_t pursue(struct cp_kill *k, int sig, bool everyone) {
     cp_tree now = {0};
@@ -86,6 +91,7 @@ static size_t pursue(struct cp_kill *k, int sig, bool everyone) {
     for (size_t i = 0; i < now.n; i++)
         if (now.v[i].state != 'Z' && !knows(&k->seen, &now.v[i])) cp_tree_add(&k->seen, &now.v[i]);
     cp_tree_free(&now);
+    if (everyone || k->seen.n > before) interrupt(k->e);
     for (size_t i = everyone ? 0 : before; i < k->seen.n; i++) {
         if (cp_proc_signal(&k->seen.v[i], sig) < 0 || sig == SIGKILL) continue;
         cp_proc p; /* a stopped process acts on nothing but KILL */

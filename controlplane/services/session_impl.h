@@ -37,7 +37,8 @@ enum { SESSION_IN_READ = 1 << 4, SESSION_IN_KEEP = 1 << 5 }; /* by their place *
 struct session_deposit {
     uint64_t seq, begin_ticks;
     int32_t last_pid, status; /* status: as reported; -1: it is at work */
-    uint32_t pair, temp_cwd;
+    uint32_t pair;
+    uint16_t temp_cwd, interruptible;
     char id[SESSION_DEPOSIT_ID];  /* of the execution */
     int fds[SESSION_DEPOSIT_FDS]; /* read ends and placeholders of the output, both of the input; -1 */
 };
@@ -63,6 +64,7 @@ struct session_job {
     session_job_kind kind;
     uint64_t seq;
     bool temp_cwd;          /* the command runs in a folder of its own: where the shell stands does not change */
+    bool interruptible;     /* the shell can be made to leave it */
     bool deposited;         /* in the depot */
     bool inherited;         /* begun by a former server */
     bool has_pid, answered; /* background: "p" and "d" have come */
@@ -221,7 +223,10 @@ int session_type(struct cp_session *s, cp_str text);
 int session_record(struct cp_session *s, cp_str text, cp_err *err);
 bool session_exports_open(struct cp_session *s);
 void session_exports_refresh(struct cp_session *s); /* asks for them when the shell stays idle */
-void session_interrupt(struct cp_session *s);
+/* The command at turn is being killed: the shell leaves it when what it waits for has ended, or is replaced at once. */
+void session_interrupt(struct cp_session *s, bool interruptible);
+void session_unwedge(
+    struct cp_session *s); /* it waits for nothing and still does not report: interrupted until it does */
 void session_watch_turn(struct cp_session *s); /* starts the check that a command is answered at all */
 
 /* session_job.c */

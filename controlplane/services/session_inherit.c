@@ -27,7 +27,8 @@ static struct session_deposit describe(const struct session_job *j, int status) 
                                 .last_pid = j->last_pid,
                                 .status = status,
                                 .pair = j->pair->n,
-                                .temp_cwd = j->temp_cwd};
+                                .temp_cwd = j->temp_cwd,
+                                .interruptible = j->interruptible};
     snprintf(d.id, sizeof d.id, "%s", j->exec->id);
     for (int i = 0; i < SESSION_DEPOSIT_FDS; i++) d.fds[i] = -1;
     return d;

@@ -179,7 +179,8 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
         cp_script_background(text, &script);
         return;
     }
-    script.dump = j->exec->timeout_ms && !s->exports_fresh && session_exports_open(s);
+    bool may_be_replaced = j->exec->timeout_ms || !j->interruptible;
+    script.dump = may_be_replaced && !s->exports_fresh && session_exports_open(s);
     cp_script_foreground(text, &script);
 }
 
@@ -191,8 +192,9 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     if (j->kind == JOB_SYNC || j->kind == JOB_EXPORTS) return begin_internal(s, j, err);
     /* It was admitted before the sessions that came with it had started their shells. */
     if (cp_nofile_room(s->svc->config, CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
-    write_record(s, j, &text);
     j->temp_cwd = cp_exec_job_of(j->exec)->cwd != NULL;
+    j->interruptible = cp_script_interruptible(cp_exec_job_of(j->exec)->command);
+    write_record(s, j, &text);
     j->begin_ticks = ticks_now();
     j->last_pid = last_pid(s->svc);
     if (!j->exec->cwd && !j->temp_cwd) j->exec->cwd = cp_str_dup(cp_str_of(s->cwd));
@@ -494,6 +496,16 @@ static void collect(cp_exec *e, cp_tree *out) {
     else cp_tree_collect_marked(out, all, &e->mark, 0, 0);
 }
 
+/* Its shell evaluates it now. */
+static bool in_shell(const struct session_job *j) {
+    return j && j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY;
+}
+
+static void interrupt(cp_exec *e) {
+    struct session_job *j = cp_exec_backend_data(e);
+    if (in_shell(j) && j->kind == JOB_FOREGROUND) session_interrupt(j->s, j->interruptible);
+}
+
 static void unwedge(cp_exec *e) {
     struct session_job *j = cp_exec_backend_data(e);
     if (!j) return;
@@ -501,8 +513,8 @@ static void unwedge(cp_exec *e) {
         leave_queue(j);
         cp_exec_attach_output(e, -1, -1);
         cp_exec_exited(e, &(cp_exit){.code = -1, .signal = SIGKILL});
-    } else if (j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY) {
-        session_interrupt(j->s);
+    } else if (in_shell(j)) {
+        session_unwedge(j->s);
     }
 }
 
@@ -527,7 +539,13 @@ static void stdin_ends(cp_exec *e) {
 }
 
 static const cp_exec_backend backend = {
-    .name = "session", .collect = collect, .unwedge = unwedge, .stdin_ends = stdin_ends, .release = release};
+    .name = "session",
+    .collect = collect,
+    .interrupt = interrupt,
+    .unwedge = unwedge,
+    .stdin_ends = stdin_ends,
+    .release = release,
+};
 
 /* ---- begun by a former server ---- */
 
@@ -540,6 +558,7 @@ void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposi
     j->begin_ticks = d->begin_ticks;
     j->last_pid = d->last_pid;
     j->temp_cwd = d->temp_cwd;
+    j->interruptible = d->interruptible;
     j->pair = cp_new(struct session_pair);
     j->pair->n = d->pair;
     for (int k = 0; k < 2; k++) {

@@ -23,11 +23,69 @@ static void redirect(cp_buf *out, const char *op, const char *dir, const char *n
     cp_buf_addf(out, "/%s", name);
 }
 
-/* The trap is how a busy shell is interrupted: `break` leaves every loop that the current function is in. The signal is
- * one that programs do not use. BASH_ARGV0 makes error messages begin with "bash:" whatever path was started. */
-void cp_script_hello(cp_buf *out) {
-    cp_buf_addz(out, "BASH_ARGV0=bash;\\builtin trap '\\builtin break 999 2>/dev/null' RTMAX-7\n");
+/* How a command is left: by a trap on a signal that programs do not use. `break` leaves all loops and, because the
+ * command is evaluated in a loop of ours, the list; bash executes nothing while it is on its way out of a loop. A
+ * function, or a file that is sourced, is left by `return`, which goes back to a list: the trap must run again before
+ * the next command there, so it sends itself a signal first. WINCH, because bash lets no pending WINCH run inside the
+ * trap of WINCH (any other would run before the `return`, in itself, forever), and one that is left by `return` stays
+ * pending. A trap on RETURN would run in between, and meet the pending one.
+ *
+ * Before bash 5.2 a `return` in a trap leaves the shell believing that the trap still runs. There the shell stops
+ * itself instead: it is replaced. */
+#define IN_FUNCTION "if [[ ${FUNCNAME-} ]];then "
+#define LEAVE_LOOPS "\\builtin break 999"
+static const char unwind[] = IN_FUNCTION
+    "\\builtin trap - RETURN;\\builtin kill -WINCH $$;\\builtin return;fi;\\builtin trap - WINCH;" LEAVE_LOOPS;
+static const char give_up[] = IN_FUNCTION "\\builtin kill -STOP $$;fi;" LEAVE_LOOPS;
+
+static void set_trap(cp_buf *out, const char *action, const char *sig) {
+    cp_buf_addz(out, "\\builtin trap ");
+    quote_z(out, action);
+    cp_buf_addf(out, " %s", sig);
 }
+
+/* BASH_ARGV0 makes error messages begin with "bash:" whatever path was started. */
+void cp_script_hello(cp_buf *out) {
+    cp_autobuf cp_buf start = {0};
+    cp_buf_addz(&start, IN_FUNCTION);
+    set_trap(&start, unwind, "WINCH");
+    cp_buf_addz(&start, ";\\builtin kill -WINCH $$;else " LEAVE_LOOPS ";fi");
+    cp_buf_addz(out, "BASH_ARGV0=bash;if ((BASH_VERSINFO[0]*100+BASH_VERSINFO[1]>501));then ");
+    set_trap(out, cp_buf_z(&start), CP_SCRIPT_INTERRUPT_NAME ";else ");
+    set_trap(out, give_up, CP_SCRIPT_INTERRUPT_NAME ";fi\n");
+}
+
+/* ---- may a loop of ours stand around a command? ---- */
+
+/* Only an estimate: words are taken where they stand, in quotes, comments and heredocs too. */
+static const char SEPARATORS[] = " \t\n;&|(){}<>`\"'\\";
+
+/* How many loops does a `break` leave whose operand begins at p? 0: not known. */
+static uint64_t loops_left(const char *p) {
+    uint64_t n = 0;
+    p += strspn(p, " \t");
+    size_t digits = strspn(p, "0123456789"), word = strcspn(p, SEPARATORS);
+    if (word == 0 || *p == '#' || p[digits] == '<' || p[digits] == '>') return 1;
+    return digits == word && cp_str_u64((cp_str){p, word}, UINT64_MAX, &n) ? n : 0;
+}
+
+bool cp_script_interruptible(const char *command) {
+    if (!strstr(command, "break") && !strstr(command, "continue")) return true;
+    uint64_t depth = 0;
+    for (const char *p = command; *(p += strspn(p, SEPARATORS));) {
+        cp_str word = {p, strcspn(p, SEPARATORS)};
+        p += word.n;
+        if (cp_str_is(word, "do")) depth++;
+        else if (cp_str_is(word, "done")) depth -= depth > 0;
+        else if (cp_str_is(word, "break") || cp_str_is(word, "continue")) {
+            uint64_t n = loops_left(p);
+            if (n == 0 || n > depth) return false;
+        }
+    }
+    return true;
+}
+
+/* ---- records ---- */
 
 /* && : when the record cannot be read (no descriptor is free), the former one must not run again. -n 3: what a longer
  * record left behind in the file is not read. */
@@ -122,6 +180,8 @@ static void redirect_all(cp_buf *out, const cp_script *s) {
 }
 
 static void evaluate(cp_buf *out, const cp_script *s) {
+    bool loop = cp_script_interruptible(s->command);
+    if (loop) cp_buf_addz(out, "for " V " in '';do ");
     if (s->in) {
         cp_buf_addf(out, "{ \\builtin printf 'i%llu\\n'", (unsigned long long)s->seq);
         redirect(out, " >", s->dir, "s");
@@ -131,7 +191,7 @@ static void evaluate(cp_buf *out, const cp_script *s) {
     cp_buf_addz(out, EVAL);
     if (s->in) cp_buf_addz(out, "\n}");
     redirect_all(out, s);
-    cp_buf_addc(out, '\n');
+    cp_buf_addz(out, loop ? "\ndone\n" : "\n");
 }
 
 static void finish_report(cp_buf *out, const cp_script *s, const char *status) {

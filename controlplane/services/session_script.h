@@ -5,7 +5,11 @@
  * first loads the record file (mapfile reads a seekable file in blocks) and evaluates its first element, the second
  * reports. What the client sent is only ever the value of an element, so no quote, heredoc or comment in it can swallow
  * a line of ours; and since both lines stand at the top level, `break`, `return` and an aborted evaluation cannot skip
- * the report. A loop of ours around an eval (the obvious form) fails that: the client's `break` would leave it. */
+ * the report.
+ *
+ * A command is evaluated inside a loop of one round, which an interrupt leaves: of a list that is interrupted no
+ * further command runs. A command whose own `break` or `continue` stands outside of any loop, an error that bash
+ * reports before it goes on, is evaluated without; its shell has to be replaced. */
 #include <signal.h>
 
 #include "base/buf.h"
@@ -15,6 +19,10 @@
 /* How a subshell ends whose go-ahead does not come: its server died before. No exit code could be told from one of a
  * command that has run. */
 #define CP_SCRIPT_UNBEGUN (SIGRTMAX - 8)
+/* Makes the shell leave the command that it evaluates, loops and functions included, as soon as what it waits for has
+ * ended. */
+#define CP_SCRIPT_INTERRUPT      (SIGRTMAX - 7)
+#define CP_SCRIPT_INTERRUPT_NAME "RTMAX-7"
 
 typedef struct cp_script {
     const char *dir; /* the session's private folder */
@@ -29,6 +37,10 @@ typedef struct cp_script {
     bool dump;        /* write the exported variables to the FIFO x first */
 } cp_script;
 
+/* Does an interrupt end this command? False: it may go on with the rest. Errs on the side of false for what is not in a
+ * loop by the order of its words; a `break` that only shows when it runs (an alias, a file, eval of a variable) is not
+ * seen, and ends the command when it is in no loop. */
+bool cp_script_interruptible(const char *command);
 /* The first line of a new shell. */
 void cp_script_hello(cp_buf *out);
 /* The two typed lines. */

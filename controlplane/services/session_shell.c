@@ -299,23 +299,41 @@ static void replace(struct cp_session *s) {
     session_shell_kill(s);
 }
 
-static void interrupt(cp_timer *t) {
+/* Not where the command, or an earlier one, has set the signal's action itself. */
+static bool has_our_trap(const struct cp_session *s) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)s->child.pid);
+    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n <= 0) return false;
+    text[n] = '\0';
+    const char *caught = strstr(text, "\nSigCgt:");
+    return caught && strtoull(caught + 8, NULL, 16) & (uint64_t)1 << (CP_SCRIPT_INTERRUPT - 1);
+}
+
+void session_interrupt(struct cp_session *s, bool interruptible) {
+    if (interruptible && has_our_trap(s)) kill_pid(s, CP_SCRIPT_INTERRUPT);
+    else replace(s);
+}
+
+static void unwedge(cp_timer *t) {
     struct cp_session *s = CP_CONTAINER(t, struct cp_session, interrupt);
     if (!s->current || s->shell != SHELL_READY) return;
     if (cp_loop_now(s->svc->loop) - s->interrupt_since >= CP_SESSION_REPLACE_MS) {
         replace(s);
         return;
     }
-    /* Each one leaves the loops of one function; what follows them may loop again. */
+    /* Again, because the first may have come before the command had begun. In this order: of a shell that is stopped
+     * nothing runs before its trap. */
+    kill_pid(s, CP_SCRIPT_INTERRUPT);
     kill_pid(s, SIGCONT);
-    kill_pid(s, SIGRTMAX - 7);
-    cp_timer_start(s->svc->loop, t, CP_SESSION_BREAK_MS, interrupt);
+    cp_timer_start(s->svc->loop, t, CP_SESSION_BREAK_MS, unwedge);
 }
 
-void session_interrupt(struct cp_session *s) {
+void session_unwedge(struct cp_session *s) {
     if (cp_timer_active(&s->interrupt)) return;
     s->interrupt_since = cp_loop_now(s->svc->loop);
-    interrupt(&s->interrupt);
+    unwedge(&s->interrupt);
 }
 
 /* ---- a command that is never answered ---- */

@@ -2,8 +2,11 @@
  * shared field cases. */
 #include "component/session_fixture.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+
+#include "services/exec_core.h"
 
 /* ---- timeouts ---- */
 
@@ -21,6 +24,94 @@ static void a_timeout_ends_the_command_only(void **state) { /* B016 */
     expect_timeout("a", "wait & sleep 300 | cat", 200, false);
     expect_timeout("a", "kill -STOP $$", 200, false);
     expect("a", "f; echo $v", 0, "f\n1\n", "");
+}
+
+/* How many processes of a command have become `sleep`. */
+static size_t sleeps(struct run *r) {
+    size_t found = 0;
+    char path[64], name[16];
+    cp_tree t = {0};
+    r->e->impl->backend->collect(r->e, &t);
+    for (size_t i = 0; i < t.n; i++) {
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)t.v[i].pid);
+        cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, name, sizeof name);
+        found += n == 6 && memcmp(name, "sleep\n", 6) == 0;
+    }
+    cp_tree_free(&t);
+    return found;
+}
+
+/* Wherever the shell stands in it. Each would write to $mark when it went on, or cut or make it. */
+static void nothing_more_of_a_list_is_run(void **state) {
+    (void)state;
+    static const char *const lists[] = {
+        "sleep 300; echo x >$mark",
+        "sleep 300\n\n{ echo x; } >$mark",
+        "sleep 300 || echo x >$mark",
+        "! sleep 300 && echo x >$mark",
+        "sleep 300 | cat; (echo x >$mark)",
+        "if sleep 300; then echo x >$mark; else echo y >$mark; fi; echo z >$mark",
+        "for i in 1 2; do sleep 300; echo x; done >&2; for i in 1; do echo; done >$mark",
+        "while sleep 300; do :; done; : >$mark",
+        "until sleep 300; do echo x >$mark; done",
+        "x=$(sleep 300); echo x >$mark",
+        "case $(sleep 300) in '') echo x >$mark;; esac",
+        "eval 'sleep 300; echo x >$mark'; echo y >$mark",
+        "sleep 300 & wait; echo x >$mark",
+        "read -r x < <(sleep 300); echo x >$mark",
+        "sleep 300; for i in 1; do break; done >$mark",
+        "g() { sleep 300; echo x >$mark; }; g; { echo y; } >$mark",
+        "g() { sleep 300; }; g || { echo x; } >$mark; echo y >$mark",
+        "g() { sleep 300; }; if g; then echo x >$mark; else echo y >$mark; fi",
+        "g() { sleep 300; }; until g; do echo x >$mark; done",
+        "g() { local v=3; while :; do sleep 300; done >&2; }; h() { local v=2; for i in 1 2; do g; done; echo x "
+        ">$mark; }; "
+        "while :; do h; echo y >$mark; done; echo z >$mark",
+        "g() { trap 'echo ret' RETURN; sleep 300; echo x >$mark; }; g; (echo y) >$mark",
+        "g() { if [[ $1 = 0 ]]; then sleep 300; else g $(($1 - 1)); fi; echo x >$mark; }; g 40; : >$mark",
+        "g() { eval 'sleep 300; : >$mark'; : >$mark; }; eval 'g; : >$mark'",
+        "echo 'sleep 300; : >$mark' >$mark.sh; . $mark.sh; : >$mark; rm $mark.sh",
+    };
+    expect("a", "f(){ echo f; }; v=1; sleep 300 & job=$!; mark=$(mktemp -u)", 0, "", "");
+    for (size_t i = 0; i < CP_COUNT(lists); i++) {
+        struct run r;
+        cp_exec_spec s = in_session("a", lists[i]);
+        run_begin(&r, &s);
+        fx_until(sleeps(&r));
+        assert_int_equal(cp_exec_kill(r.e, SIGTERM, 5000, CP_OUTCOME_cancelled, NULL, NULL, NULL), 0);
+        run_wait(&r);
+        assert_int_equal(r.e->outcome, CP_OUTCOME_cancelled);
+        assert_false(r.e->shell_replaced);
+        run_free(&r);
+        expect("a", "f; echo $v; [[ -e $mark ]] || kill -0 $job && echo alone; trap -p WINCH RETURN", 0,
+               "f\n1\nalone\n", "");
+    }
+    expect("a", "kill $job; rm -f $mark.sh", 0, "", NULL);
+}
+
+/* Outside of a loop bash reports a `break` and goes on, and so do we. Killed, nothing more of it is run: the shell is
+ * replaced at once. */
+static void a_stray_break_is_only_reported(void **state) {
+    (void)state;
+    struct run r;
+    cp_exec_spec s = in_session("a", "break; echo on; continue; echo on");
+    run_begin(&r, &s);
+    run_wait(&r);
+    cp_autofree char *out = run_output(&r, 0), *err = run_output(&r, 1);
+    assert_string_equal(out, "on\non\n");
+    assert_non_null(strstr(err, "break: only meaningful in"));
+    assert_non_null(strstr(err, "continue: only meaningful in"));
+    run_free(&r);
+    expect("a", "export mark=$(mktemp -u); cd /tmp", 0, "", "");
+    s = in_session("a", "sleep 300; break; echo x >$mark");
+    run_begin(&r, &s);
+    fx_until(sleeps(&r));
+    assert_int_equal(cp_exec_kill(r.e, SIGTERM, 5000, CP_OUTCOME_cancelled, NULL, NULL, NULL), 0);
+    run_wait(&r);
+    assert_true(r.e->shell_replaced);
+    run_free(&r);
+    expect("a", "pwd; [[ $mark && ! -e $mark ]] && echo none", 0, "/tmp\nnone\n", "");
 }
 
 static void a_shell_that_cannot_be_interrupted_is_replaced(void **state) {
@@ -83,8 +174,10 @@ static void killed(void *arg, cp_exec *e, const cp_kill_result *r) {
     *(size_t *)arg = r->nkilled;
 }
 
-static size_t kill_and_wait(struct run *r) {
+/* Once as many of its processes have become `sleep`. */
+static size_t kill_and_wait(struct run *r, size_t sleeping) {
     size_t n = 0;
+    fx_until(sleeps(r) >= sleeping);
     assert_int_equal(cp_exec_kill(r->e, SIGTERM, 1000, CP_OUTCOME_cancelled, killed, &n, NULL), 0);
     fx_until(n);
     run_wait(r);
@@ -98,10 +191,10 @@ static void daemons_die_with_their_command(void **state) {
     cp_proc earlier = daemon_of(&before, "a", "v=1; " DAEMON, CP_EXEC_BUFFERED);
     cp_proc b = daemon_of(&bg, "a", DAEMON "; sleep 1000", CP_EXEC_PROCESS);
     cp_proc f = daemon_of(&fg, "a", DAEMON "; sleep 1000", CP_EXEC_BUFFERED);
-    assert_int_equal(kill_and_wait(&fg), 2); /* the daemon and the sleep: not the shell, nor anything of another */
+    assert_int_equal(kill_and_wait(&fg, 2), 2); /* the daemon and the sleep: not the shell, nor anything of another */
     assert_false(cp_proc_alive(&f));
     assert_true(cp_proc_alive(&earlier) && cp_proc_alive(&b));
-    assert_int_equal(kill_and_wait(&bg), 3); /* with the subshell */
+    assert_int_equal(kill_and_wait(&bg, 2), 3); /* with the subshell */
     assert_false(cp_proc_alive(&b));
     assert_true(cp_proc_alive(&earlier));
     expect("a", "echo $v", 0, "1\n", "");
@@ -130,10 +223,10 @@ static void a_command_may_set_the_limit(void **state) {
         snprintf(command, sizeof command, "%s; (sleep 1000 & echo $!); sleep 1000", ways[i]);
         cp_proc p = daemon_of(&r, "a", command, CP_EXEC_BUFFERED);
         cp_proc shell = {.pid = r.e->pid, .start_time = r.e->pid_start};
-        assert_int_equal(kill_and_wait(&r), 2);
+        assert_int_equal(kill_and_wait(&r, 2), 2);
         assert_false(cp_proc_alive(&p));
         assert_true(cp_proc_alive(&o) && cp_proc_alive(&shell));
-        assert_true(kill_and_wait(&other) >= 2);
+        assert_true(kill_and_wait(&other, 1) >= 2);
         assert_true(cp_proc_alive(&shell));
         (void)cp_proc_signal(&o, SIGKILL); /* where it could not be marked */
     }
@@ -229,7 +322,7 @@ static void as_another_user(void **state) {
     expect_timeout("u", "sleep 300", 100, false);
     struct run r;
     cp_proc p = daemon_of(&r, "u", DAEMON "; sleep 1000", CP_EXEC_BUFFERED);
-    assert_int_equal(kill_and_wait(&r), 2);
+    assert_int_equal(kill_and_wait(&r, 2), 2);
     assert_false(cp_proc_alive(&p));
     delete_("u", false);
 }
@@ -237,6 +330,8 @@ static void as_another_user(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         FX_TEST(a_timeout_ends_the_command_only),
+        FX_TEST(nothing_more_of_a_list_is_run),
+        FX_TEST(a_stray_break_is_only_reported),
         FX_TEST(daemons_die_with_their_command),
         FX_TEST(a_command_may_set_the_limit),
         FX_TEST(deletion_finds_daemons),

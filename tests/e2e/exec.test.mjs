@@ -45,6 +45,23 @@ describe('execute', () => {
     }
   });
 
+  for (const door of ['http', 'ws'])
+    test(`${door}: what is ended in a session goes no further down its list, and the session keeps what it had`, async () => {
+      const d = await openDoor(door, s), sessionId = 'list-' + door;
+      const S = (command, o) => d.exec(command, { sessionId, ...o });
+      await S('v=1; f() { sleep 1000; echo x >$mark; }; mark=$(mktemp -u)');
+      for (const command of ['sleep 1000; echo x >$mark', 'f || { echo y; } >$mark', 'while :; do f; done; : >$mark']) {
+        const timed = await S(command, { timeoutMs: 200 }), executionId = `${sessionId}-${command.length}`;
+        assert.deepEqual([timed.body.code, timed.body.message.includes('timeout')], ['COMMAND_EXECUTION_ERROR', true]);
+        const running = S(command, { executionId });
+        await until(async () => (await d.get('/api/execution/' + executionId)).body.status === 'running', 'the start');
+        await d.del('/api/execution/' + executionId);
+        assert.equal((await running).body.code, 'CANCELLED');
+        assert.equal((await S('echo $v; type -t f; [[ -e $mark ]] || echo none')).body.stdout, '1\nfunction\nnone', command);
+      }
+      await d.close();
+    });
+
   test('respond-async and detachAfterMs hand out the execution', async () => {
     const r = await post(s, '/api/execute', { command: 'sleep 0.2; echo later', sessionId: OFF, executionId: 'async-1' }, { Prefer: 'respond-async' });
     assert.deepEqual([r.status, r.body.executionId, r.headers.get('location')], [202, 'async-1', '/api/execution/async-1']);

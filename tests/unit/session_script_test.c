@@ -50,6 +50,40 @@ static void commands_are_numbered(void **state) {
     assert_null(memmem(plain.p, plain.n, "ulimit", 6));
 }
 
+/* Our loop is left out where a `break` of the command would leave it. */
+static void stray_breaks_are_seen(void **state) {
+    (void)state;
+    static const char *const fine[] = {
+        "",
+        "echo a; breakfast",
+        "for i in 1 2; do sleep 1 && break; done; echo b",
+        "while :; do for i in 1 2; do continue 2; done; done",
+        "until x; do if y; then break>f; fi; done",
+        "while :\ndo\n  z || break # enough\ndone",
+        "while :; do break 1>f; done",
+        "while :; do (break); done",
+    };
+    static const char *const stray[] = {
+        "break",
+        "a; break; b",
+        "for i in 1; do :; done; continue",
+        "for i in 1; do break 2; done",
+        "for i in 1; do break $n; done",
+        "for i in 1; do break 18446744073709551616; done",
+        "for i in 1; do break 0; done",
+        "done; break; do",
+        "f() { \\break; }",
+    };
+    for (size_t i = 0; i < CP_COUNT(fine); i++) assert_true(cp_script_interruptible(fine[i]));
+    for (size_t i = 0; i < CP_COUNT(stray); i++) assert_false(cp_script_interruptible(stray[i]));
+    for (int k = 0; k < 2; k++) {
+        const cp_script s = {.dir = "/d", .command = k ? "break" : "x"};
+        cp_autobuf cp_buf out = {0};
+        cp_script_foreground(&out, &s);
+        assert_int_equal(strstr(out.p, ";do ") != NULL, !k);
+    }
+}
+
 static void reports(void **state) {
     (void)state;
     cp_report r;
@@ -68,6 +102,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_has_three_elements),
         cmocka_unit_test(commands_are_numbered),
+        cmocka_unit_test(stray_breaks_are_seen),
         cmocka_unit_test(reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
