@@ -263,6 +263,77 @@ static void t_cancel(void **state) {
     }
 }
 
+/* A command that has no id of its own, or one that stands in the body or in the path, ends as well. */
+static void t_cancel_without_an_id(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 9; i++) {
+        conflux_client *c = client_of(srv.url, modes[i % 3]);
+        conflux_error err;
+        conflux_event ev;
+        char body[200], id[64] = "", path[64];
+        if (i >= 3) snprintf(id, sizeof id, ",\"executionId\":\"in-the-body-%zu\"", i);
+        snprintf(body, sizeof body, "{\"args\":[\"sh\",\"-c\",\"echo $$; exec sleep 1000\"]%s}", id);
+        conflux_request rq = {.path = "/api/execute/stream", .body = body};
+        conflux_stream *s = conflux_fetch_stream(c, &rq, &err);
+        const char *pid = NULL;
+        while (!pid && conflux_stream_next(s, &ev, &err) == 1)
+            if (strstr(ev.data, "\"type\":\"stdout\"")) pid = strstr(ev.data, "\"data\":\"");
+        assert_non_null(pid);
+        pid_t running = (pid_t)strtol(pid + strlen("\"data\":\""), NULL, 10);
+        assert_true(running > 1 && kill(running, 0) == 0);
+        if (i >= 6) {
+            conflux_stream_free(s);
+            snprintf(path, sizeof path, "/api/execution/in-the-body-%zu/stream?from=0", i);
+            s = conflux_fetch_stream(c, &(conflux_request){.path = path}, &err);
+            assert_int_equal(conflux_stream_next(s, &ev, &err), 1);
+        }
+        conflux_stream_cancel(s, 1);
+        wait_until(kill(running, 0) < 0);
+        conflux_stream_free(s);
+        conflux_client_free(c);
+    }
+}
+
+/* What a command has written about itself; 0: nothing yet. */
+static pid_t pid_in(const char *path) {
+    char text[32] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    return n > 0 && text[n - 1] == '\n' ? (pid_t)strtol(text, NULL, 10) : 0;
+}
+
+/* The command of a buffered call ends with it, unless it has asked to be left alone: cancelled or too late. */
+static void t_cancel_of_a_buffered_call(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 12; i++) {
+        bool late = i / 3 % 2, detach = i / 6;
+        conflux_client *c = client_of(srv.url, modes[i % 3]);
+        seen s = {0};
+        conflux_error err;
+        char body[300], name[32];
+        snprintf(name, sizeof name, "buffered-%zu", i);
+        snprintf(body, sizeof body, "{\"args\":[\"sh\",\"-c\",\"echo $$ >%s; exec sleep 1000\"],\"onCancel\":\"%s\"}",
+                 in_dir(&srv, name), detach ? "detach" : "kill");
+        conflux_handlers h = {.on_done = count_end, .arg = &s};
+        conflux_request rq = {.path = "/api/execute", .body = body, .timeout_ms = late ? 1000 : 60000};
+        conflux_call *call = conflux_start(c, &rq, &h, &err);
+        pid_t running = 0;
+        wait_until((running = pid_in(in_dir(&srv, name))) > 1);
+        if (!late) conflux_call_cancel(call, 0);
+        wait_until(atomic_load(&s.done));
+        assert_int_equal(s.kind, late ? CONFLUX_E_REQUEST_TIMEOUT : CONFLUX_E_CANCELLED);
+        if (detach) {
+            assert_int_equal(kill(running, 0), 0);
+            kill(running, SIGKILL);
+        }
+        wait_until(kill(running, 0) < 0);
+        conflux_call_free(call);
+        conflux_client_free(c);
+    }
+}
+
 /* Bytes of every value, in pieces, right after the start: some of it before the request has left. */
 static void t_stdin(void **state) {
     (void)state;
@@ -579,6 +650,8 @@ int main(void) {
         cmocka_unit_test(t_backpressure),
         cmocka_unit_test(t_window),
         cmocka_unit_test(t_cancel),
+        cmocka_unit_test(t_cancel_without_an_id),
+        cmocka_unit_test(t_cancel_of_a_buffered_call),
         cmocka_unit_test(t_stdin),
         cmocka_unit_test(t_stdin_of_a_slow_reader),
         cmocka_unit_test(t_stdin_in_small_pieces),

@@ -45,7 +45,7 @@ void call_ref(conflux_call *c) { atomic_fetch_add_explicit(&c->refs, 1, memory_o
 
 void call_unref(conflux_call *c) {
     if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
-    free(c->method), free(c->path), free(c->content_type), free(c->execution_id);
+    free(c->method), free(c->path), free(c->content_type), free(c->execution_id), free(c->about);
     cp_buf_free(&c->body);
     curl_slist_free_all(c->headers);
     pthread_mutex_destroy(&c->mu);
@@ -88,6 +88,26 @@ static void tell_cancel(conflux_call *c, bool kill) {
     link_message(c->link, NULL, &b);
 }
 
+static void ignore_done(void *arg, conflux_call *c, conflux_response *r, const conflux_error *err) {
+    (void)arg, (void)c, (void)r, (void)err;
+}
+
+/* Over HTTP only the connection can be cut, which leaves the command alone: its end is another request. */
+static void kill_by_id(conflux_call *c) {
+    char path[CC_ID_MAX + 32];
+    const char *id = c->execution_id ? c->execution_id : c->about ? c->about : c->http_id;
+    if (!*id) return; /* not a command */
+    snprintf(path, sizeof path, "/api/execution/%s", id);
+    conflux_request rq = {.method = "DELETE", .path = path, .over_http = 1};
+    conflux_handlers h = {.on_done = ignore_done};
+    conflux_call_free(conflux_start(c->client, &rq, &h, NULL));
+}
+
+static void stop_command(conflux_call *c, bool kill) {
+    if (!c->http) tell_cancel(c, kill);
+    else if (kill || c->cancel_kills) kill_by_id(c);
+}
+
 static void on_deadline(cp_timer *t) {
     conflux_call *c = CP_CONTAINER(t, conflux_call, timer);
     conflux_error err;
@@ -106,7 +126,7 @@ static void on_deadline(cp_timer *t) {
         fail(&err, CONFLUX_E_CONNECT_TIMEOUT, "no connection within %u ms%s%.400s", c->connect_timeout,
              cause->kind ? ": " : "", cause->message);
     }
-    if (c->stream || !c->execution_id) tell_cancel(c, false); /* else it stays, to be resumed */
+    if (c->stream || !c->execution_id) stop_command(c, false); /* else it stays, to be resumed */
     call_end(c, NULL, &err);
 }
 
@@ -271,26 +291,12 @@ static bool post_op(call_op *op, void (*fn)(cp_task *)) {
     return false;
 }
 
-static void ignore_done(void *arg, conflux_call *c, conflux_response *r, const conflux_error *err) {
-    (void)arg, (void)c, (void)r, (void)err;
-}
-
-/* Over HTTP only the connection can be cut, which leaves the command alone: its end is another request. */
-static void kill_by_id(conflux_call *c) {
-    char path[CC_ID_MAX + 32];
-    snprintf(path, sizeof path, "/api/execution/%s", c->execution_id);
-    conflux_request rq = {.method = "DELETE", .path = path, .over_http = 1};
-    conflux_handlers h = {.on_done = ignore_done};
-    conflux_call_free(conflux_start(c->client, &rq, &h, NULL));
-}
-
 static void on_cancel(cp_task *t) {
     call_op *op = CP_CONTAINER(t, call_op, task);
     conflux_call *c = op->c;
     conflux_error err;
     if (c->state != CALL_OVER) {
-        if (op->kill && c->http && c->execution_id) kill_by_id(c);
-        tell_cancel(c, op->kill);
+        stop_command(c, op->kill);
         fail(&err, CONFLUX_E_CANCELLED, "the call was cancelled");
         call_end(c, NULL, &err);
     }

@@ -93,12 +93,15 @@ struct conflux_call {
     uint64_t id;
     /* the request */
     char *method, *path, *content_type, *execution_id;
+    char *about;      /* the execution that the body or the path names */
+    char http_id[24]; /* one of ours, for a command that goes over HTTP without any */
     cp_buf body;
     struct curl_slist *headers; /* "Name: value" */
     uint32_t timeout, idle, connect_timeout;
     uint8_t priority;
     bool stream, idempotent, over_http, kill_on_disconnect;
-    bool base64; /* its body asks for output in this encoding */
+    bool base64;       /* its body asks for output in this encoding */
+    bool cancel_kills; /* what a cancel that does not say does to its command */
     /* the engine's */
     call_state state;
     link_conn *link;

@@ -7,6 +7,8 @@
  * have been idle for nearly as long as a server keeps them (15 s). */
 #include "transport/client/client_impl.h"
 
+#include "base/id.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -103,12 +105,23 @@ static size_t on_read(char *p, size_t size, size_t n, void *arg) {
     return take;
 }
 
+/* A command without an id nobody could end: cutting its connection does not. */
+static bool needs_id(const conflux_call *c) {
+    if (c->content_type || c->execution_id || c->about) return false;
+    cp_str path = {c->path, strcspn(c->path, "?")};
+    return cp_str_is(path, "/api/execute") || cp_str_is(path, "/api/execute/stream");
+}
+
 static void set_body(http_call *h) {
     conflux_call *c = h->call;
-    char pairs[64] = "";
+    char pairs[128] = "";
     int n = 0;
     if (c->priority != CC_NORMAL) n = snprintf(pairs, sizeof pairs, "\"priority\":%u,", c->priority);
-    if (c->kill_on_disconnect) snprintf(pairs + n, sizeof pairs - (size_t)n, "\"onDisconnect\":\"kill\",");
+    if (c->kill_on_disconnect) n += snprintf(pairs + n, sizeof pairs - (size_t)n, "\"onDisconnect\":\"kill\",");
+    if (needs_id(c)) {
+        if (!*c->http_id) cp_random_hex(c->http_id, sizeof c->http_id - 1); /* the same for a second attempt */
+        snprintf(pairs + n, sizeof pairs - (size_t)n, "\"executionId\":\"%s\",", c->http_id);
+    }
     bool insert = *pairs && !c->content_type;
     if (insert) json_insert(&h->request, cp_buf_str(&c->body), cp_str_of(pairs));
     h->send = cp_buf_str(insert ? &h->request : &c->body);

@@ -47,6 +47,10 @@ void json_insert(cp_buf *out, cp_str object, cp_str pairs) {
     cp_buf_add(out, object.p + at, object.n - at);
 }
 
+static void set_about(conflux_call *c, cp_str id) {
+    if (!c->about && id.n <= CC_ID_MAX) c->about = cp_str_dup(id);
+}
+
 static int add_json(conflux_call *c, cp_str body, conflux_error *err) {
     yyjson_read_err why;
     cp_autodoc yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)body.p, body.n, 0, NULL, &why);
@@ -55,12 +59,15 @@ static int add_json(conflux_call *c, cp_str body, conflux_error *err) {
     if (!yyjson_is_obj(root)) return fail(err, CONFLUX_E_ARGUMENT, "the body must be a JSON object");
     const char *encoding = yyjson_get_str(yyjson_obj_get(root, "encoding"));
     c->base64 = encoding && strcmp(encoding, "base64") == 0;
+    const char *on_cancel = yyjson_get_str(yyjson_obj_get(root, "onCancel"));
+    if (on_cancel) c->cancel_kills = strcmp(on_cancel, "kill") == 0;
+    const char *id = yyjson_get_str(yyjson_obj_get(root, "executionId"));
     if (!c->execution_id) {
+        if (id && execution_id_ok(id)) set_about(c, cp_str_of(id));
         cp_buf_add(&c->body, body.p, body.n);
         return 0;
     }
-    if (yyjson_obj_get(root, "executionId"))
-        return fail(err, CONFLUX_E_ARGUMENT, "the body has an executionId already");
+    if (id) return fail(err, CONFLUX_E_ARGUMENT, "the body has an executionId already");
     char pair[CC_ID_MAX + 24];
     snprintf(pair, sizeof pair, "\"executionId\":\"%s\",", c->execution_id);
     json_insert(&c->body, body, cp_str_of(pair));
@@ -121,12 +128,18 @@ conflux_call *call_new(conflux_client *client, const conflux_request *rq, bool s
     c->id = atomic_fetch_add(&c->eng->next_id, 1) + 1;
     c->method = cp_str_dup(cp_str_of(rq->method ? rq->method : rq->body ? "POST" : "GET"));
     c->path = path_of(rq, stream);
+    static const char attach[] = "/api/execution/";
+    if (stream && strncmp(c->path, attach, sizeof attach - 1) == 0) {
+        const char *id = c->path + sizeof attach - 1;
+        set_about(c, (cp_str){id, strcspn(id, "/?")});
+    }
     c->execution_id = rq->execution_id ? cp_str_dup(cp_str_of(rq->execution_id)) : NULL;
     c->timeout = or_default(rq->timeout_ms, o->request_timeout_ms);
     c->idle = or_default(rq->idle_timeout_ms, o->idle_timeout_ms);
     c->connect_timeout = o->connect_timeout_ms;
     c->priority = (uint8_t)(rq->priority + CC_NORMAL);
     c->stream = stream;
+    c->cancel_kills = !stream;
     c->over_http = rq->over_http;
     c->kill_on_disconnect = rq->kill_on_disconnect;
     c->idempotent =

@@ -256,7 +256,8 @@ typedef struct conflux_handlers {
 conflux_call *conflux_start(conflux_client *client, const conflux_request *request, const conflux_handlers *handlers,
                             conflux_error *err);
 /* Cancels: kill 0 leaves the command of a stream running, else it ends with its whole tree. on_done follows, with the
- * answer if it was on its way already. A buffered call's command ends in both cases. Does nothing when it is over. */
+ * answer if it was on its way already. A buffered call's command ends in both cases; "onCancel" in the body says
+ * otherwise. Over HTTP too: a command without an execution id is given one there. Does nothing when it is over. */
 void conflux_call_cancel(conflux_call *call, int kill);
 /* n bytes of events were consumed (manual_consume): the sender may send as many more. */
 void conflux_call_consumed(conflux_call *call, size_t n);
