@@ -143,6 +143,7 @@ def mixed(plt, book, out):
         ("100", "100 a second"),
         ("1000", "1,000 a second"),
         ("1000.rcvbuf", "1,000 a second, 128 KB buffer"),
+        ("1000.window", "1,000 a second, window of 1 MB"),
     ):
         rows += row(book, f"mixed.{name}.raw.p99", "raw", f"{what}: raw limit") + row(
             book, f"mixed.{name}.ws.p99", "ws", f"{what}: one WebSocket"

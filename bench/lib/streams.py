@@ -57,13 +57,14 @@ def stream(b):
         )
 
 
-# (id, rate, with a stream beside, receive buffer of the client, target of the p99)
+# (id, rate, with a stream beside, options of the client, its name in titles, target of the p99)
 MIXED = (
-    ("alone.closed", None, False, None, None),
-    ("closed", None, True, None, None),
-    ("100", 100, True, None, None),
-    ("1000", 1000, True, None, ("<=", 2000)),
-    ("1000.rcvbuf", 1000, True, 128 << 10, ("<=", 2000)),
+    ("alone.closed", None, False, {}, "", None),
+    ("closed", None, True, {}, "", None),
+    ("100", 100, True, {}, "", None),
+    ("1000", 1000, True, {}, "", ("<=", 2000)),
+    ("1000.rcvbuf", 1000, True, {"rcvbuf": 128 << 10}, ", small receive buffer", ("<=", 2000)),
+    ("1000.window", 1000, True, {"window": 1 << 20}, ", window of 1 MB", ("<=", 2000)),
 )
 
 
@@ -74,14 +75,15 @@ def mixed(b):
         in flight, and open loop at 100 and 1,000 a second, latency from the moment each was due. Raw: one thread that
         copies the same command's pipe to a socket in 64 KB frames with TCP_NOTSENT_LOWAT and answers 64-byte calls
         between them, behind the same client. rcvbuf: the client has a receive buffer of 128 KB, where the kernel would
-        let it grow to megabytes, all of which lie before an answer. Four processes share the processors: the load
-        program, the server, base64, and for the server its splicing thread.""",
+        let it grow to megabytes, all of which lie before an answer. window: the stream is asked for with 1 MB of
+        credit, as libconflux and conflux-client ask for theirs. Four processes share the processors: the load program,
+        the server, base64, and for the server its splicing thread.""",
     )
     with Server() as s, Raw("mux-server") as raw:
-        for name, rate, beside, rcvbuf, target in MIXED:
+        for name, rate, beside, options, what, target in MIXED:
             for _ in range(b.args.rounds):
                 inflight = 1000 if rate else 1
-                common = dict(seconds=max(b.args.seconds, 1.0), rate=rate, inflight=inflight, rcvbuf=rcvbuf)
+                common = dict(seconds=max(b.args.seconds, 1.0), rate=rate, inflight=inflight, **options)
                 x = load("calls", port=raw.port, door="mux", beside=KINDS["base64"] if beside else None, **common)
                 y = load(
                     "calls",
@@ -93,7 +95,7 @@ def mixed(b):
                     "ping"
                     + (f" at {rate}/s" if rate else ", closed loop")
                     + (" beside a full-speed stream" if beside else ", no stream")
-                    + (", small receive buffer" if rcvbuf else "")
+                    + what
                 )
                 b.calls(f"mixed.{name}.raw", x, f"raw {title}", method)
                 b.calls(f"mixed.{name}.ws", y, title, method, {"p99": target})

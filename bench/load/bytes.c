@@ -117,7 +117,7 @@ int bytes_stream(void) {
     cp_frame_in_init(&dec, CP_FRAME_CLIENT, (size_t)1 << 30);
     cp_autobuf cp_buf out = {0};
     cp_buf body = {.p = (char *)(uintptr_t)opt.body, .n = strlen(opt.body)};
-    ws_put_request(&out, "1", "POST", "/api/execute/stream", &body);
+    ws_put_request(&out, "1", "POST", "/api/execute/stream", &body, 0);
     uint64_t begin = cp_now_ns();
     sock_send(fd, out.p, out.n);
     ws_until(fd, &dec, stream_message, &s);

@@ -24,7 +24,7 @@ static void make(cp_buf *out, slot *s, unsigned number) {
     char id[16];
     snprintf(id, sizeof id, "%u", number);
     request_body(&body, s->op, s->step);
-    ws_put_request(out, id, opt.method, opt.path, request_has_body() ? &body : NULL);
+    ws_put_request(out, id, opt.method, opt.path, request_has_body() ? &body : NULL, 0);
 }
 
 /* A slot that asks the same each time has its frame made once, so that what is measured is the server. */
@@ -41,13 +41,25 @@ static void ws_put_slot(conn *c, slot *s, unsigned nth) {
 
 static void begin_beside(conn *c) {
     cp_buf body = {.p = (char *)(uintptr_t)opt.beside, .n = strlen(opt.beside)};
-    ws_put_request(&c->out, BESIDE, "POST", "/api/execute/stream", &body);
+    ws_put_request(&c->out, BESIDE, "POST", "/api/execute/stream", &body, opt.window);
+    c->owed = 0;
     c->beside_open = true;
+}
+
+/* As clients do: in halves of the window. */
+static void give_credit(conn *c, uint64_t consumed) {
+    c->owed += consumed;
+    if (c->owed < (uint64_t)opt.window / 2) return;
+    cp_autobuf cp_buf text = {0};
+    cp_buf_addf(&text, "{\"type\":\"window\",\"id\":\"" BESIDE "\",\"bytes\":%llu}", (unsigned long long)c->owed);
+    ws_put(&c->out, text.p, text.n);
+    c->owed = 0;
 }
 
 static void message(conn *c, cp_str m, uint64_t now) {
     if (ws_is_stream(m)) {
         engine_beside(ws_stdout_bytes(m));
+        if (opt.window) give_credit(c, ws_stream_cost(m));
         return;
     }
     cp_str id = ws_response_id(m);

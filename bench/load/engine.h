@@ -57,6 +57,7 @@ struct conn {
         uint64_t left; /* of them */
     } mux;
     bool beside_open;
+    uint64_t owed; /* credit for the stream beside, not given back yet */
 };
 
 extern const door *const doors[]; /* ends with NULL */

@@ -39,9 +39,9 @@ static void hold_requests(int fd) {
         for (int64_t i = done; i < done + group; i++) {
             char id[16];
             snprintf(id, sizeof id, "%d", (int)i);
-            ws_put_request(&out, id, opt.method, opt.path, opt.body ? &body : NULL);
+            ws_put_request(&out, id, opt.method, opt.path, opt.body ? &body : NULL, 0);
         }
-        ws_put_request(&out, "ping", "GET", "/api/ping", NULL);
+        ws_put_request(&out, "ping", "GET", "/api/ping", NULL, 0);
         sock_send(fd, out.p, out.n);
         ws_until(fd, &dec, held, &(awaited){.streams = opt.event ? group : 0});
     }

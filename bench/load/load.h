@@ -10,7 +10,8 @@
 #include "load/hist.h"
 
 typedef struct load_options {
-    int64_t port, inflight, conns, burst, ops, steps, step_size, size, seconds_ms, warmup_ms, timeout_ms, rcvbuf;
+    int64_t port, inflight, conns, burst, ops, steps, step_size, size, seconds_ms, warmup_ms, timeout_ms, rcvbuf,
+        window;
     double rate;
     const char *door, *method, *path, *body, *beside, *file, *event, *encoding;
 } load_options;

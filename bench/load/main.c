@@ -44,6 +44,7 @@ static const struct option {
     {"file", "PATH", TEXT, &opt.file, 0, 0, "file of dd-get and dd-put, database of commit"},
     {"event", "TEXT", TEXT, &opt.event, 0, 0, "hold: each request is a stream, held when an event with TEXT has come; sse: complete when one has"},
     {"rcvbuf", "BYTES", WHOLE, &opt.rcvbuf, 0, 1 << 30, "receive buffer of each connection: what may lie unread before an answer (the kernel's)"},
+    {"window", "BYTES", WHOLE, &opt.window, 0, 1 << 30, "credit of the stream of --beside (WebSocket): what may be on its way"},
     {"encoding", "base64", TEXT, &opt.encoding, 0, 0, "sse: the data of events are base64"},
     {"seconds", "S", SECONDS, &opt.seconds_ms, 3000, 3600000, "measured window (3)"},
     {"warmup", "S", SECONDS, &opt.warmup_ms, 300, 60000, "time before it (0.3)"},

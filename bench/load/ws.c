@@ -40,10 +40,12 @@ void ws_put(cp_buf *out, const char *p, size_t n) {
     cp_frame_put(out, CP_OP_TEXT, true, p, n, mask);
 }
 
-void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body) {
+void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body,
+                    int64_t credit) {
     static cp_buf text;
     cp_buf_clear(&text);
     cp_buf_addf(&text, "{\"type\":\"request\",\"id\":\"%s\",\"method\":\"%s\",\"path\":\"%s\"", id, method, path);
+    if (credit) cp_buf_addf(&text, ",\"window\":%lld", (long long)credit);
     if (body) {
         cp_buf_addz(&text, ",\"body\":");
         cp_buf_add(&text, body->p, body->n);
@@ -78,6 +80,19 @@ cp_str ws_response_id(cp_str m) {
         die("not a 200 response");
     }
     return (cp_str){id, (size_t)(end - id)};
+}
+
+/* The data are the last member, or the last but the event's id. Of the escapes in it each stands for one byte. */
+uint64_t ws_stream_cost(cp_str m) {
+    static const char event_id[] = "\",\"eventId\":\"";
+    const char *p = after(m, "\"data\":\""), *end = m.p + m.n - 2;
+    if (!p || p > end) return 0;
+    size_t n = (size_t)(end - p), skip = n > 120 ? n - 120 : 0;
+    const char *more = memmem(p + skip, n - skip, event_id, sizeof event_id - 1);
+    if (more) end = more;
+    uint64_t cost = (uint64_t)(end - p);
+    for (; p < end && (p = memchr(p, '\\', (size_t)(end - p))); p += 2) cost--;
+    return cost;
 }
 
 /* The text between \"data\":\" and \",\"timestamp, where a newline travels as \\n. The streams that we measure hold no
