@@ -174,6 +174,7 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
                         .in = job->want_stdin ? in : NULL,
                         .pair = j->pair->n,
                         .last_status = s->last_status,
+                        .interruptible = j->interruptible,
                         .marked = s->mark != 0};
     if (j->kind == JOB_BACKGROUND) {
         cp_script_background(text, &script);

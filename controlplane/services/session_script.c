@@ -180,8 +180,7 @@ static void redirect_all(cp_buf *out, const cp_script *s) {
 }
 
 static void evaluate(cp_buf *out, const cp_script *s) {
-    bool loop = cp_script_interruptible(s->command);
-    if (loop) cp_buf_addz(out, "for " V " in '';do ");
+    if (s->interruptible) cp_buf_addz(out, "for " V " in '';do ");
     if (s->in) {
         cp_buf_addf(out, "{ \\builtin printf 'i%llu\\n'", (unsigned long long)s->seq);
         redirect(out, " >", s->dir, "s");
@@ -191,7 +190,7 @@ static void evaluate(cp_buf *out, const cp_script *s) {
     cp_buf_addz(out, EVAL);
     if (s->in) cp_buf_addz(out, "\n}");
     redirect_all(out, s);
-    cp_buf_addz(out, loop ? "\ndone\n" : "\n");
+    cp_buf_addz(out, s->interruptible ? "\ndone\n" : "\n");
 }
 
 static void finish_report(cp_buf *out, const cp_script *s, const char *status) {

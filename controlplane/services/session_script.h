@@ -28,13 +28,14 @@ typedef struct cp_script {
     const char *dir; /* the session's private folder */
     uint64_t seq;    /* names this command in reports */
     const char *command;
-    const char *cwd;  /* NULL: where the shell is */
-    char *const *env; /* "NAME=value", NULL-terminated, or NULL */
-    const char *in;   /* name of the stdin FIFO in dir; NULL: /dev/null */
-    unsigned pair;    /* output goes to the FIFOs o<pair> and e<pair> */
-    int last_status;  /* $? as the command is to find it */
-    bool marked;      /* its processes are told by seq, in the soft limit of file locks (base/mark.h) */
-    bool dump;        /* write the exported variables to the FIFO x first */
+    const char *cwd;    /* NULL: where the shell is */
+    char *const *env;   /* "NAME=value", NULL-terminated, or NULL */
+    const char *in;     /* name of the stdin FIFO in dir; NULL: /dev/null */
+    unsigned pair;      /* output goes to the FIFOs o<pair> and e<pair> */
+    int last_status;    /* $? as the command is to find it */
+    bool interruptible; /* cp_script_interruptible(command), for a command in the shell itself */
+    bool marked;        /* its processes are told by seq, in the soft limit of file locks (base/mark.h) */
+    bool dump;          /* write the exported variables to the FIFO x first */
 } cp_script;
 
 /* Does an interrupt end this command? False: it may go on with the rest. Errs on the side of false for what is not in a

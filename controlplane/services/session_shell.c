@@ -299,16 +299,16 @@ static void replace(struct cp_session *s) {
     session_shell_kill(s);
 }
 
-/* Not where the command, or an earlier one, has set the signal's action itself. */
+/* Not where the command, or an earlier one, has set the signal's action itself. Where that cannot be read the trap is
+ * tried: a shortage of descriptors is no reason to lose what the shell knows. */
 static bool has_our_trap(const struct cp_session *s) {
-    char path[64], text[4096];
+    char path[64];
+    cp_autofree char *text = NULL;
+    size_t n;
     snprintf(path, sizeof path, "/proc/%d/status", (int)s->child.pid);
-    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (n <= 0) return false;
-    text[n] = '\0';
+    if (cp_read_file(path, 16384, &text, &n) < 0) return true;
     const char *caught = strstr(text, "\nSigCgt:");
-    return caught && strtoull(caught + 8, NULL, 16) & (uint64_t)1 << (CP_SCRIPT_INTERRUPT - 1);
+    return !caught || strtoull(caught + 8, NULL, 16) & (uint64_t)1 << (CP_SCRIPT_INTERRUPT - 1);
 }
 
 void session_interrupt(struct cp_session *s, bool interruptible) {

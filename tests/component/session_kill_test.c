@@ -2,7 +2,6 @@
  * shared field cases. */
 #include "component/session_fixture.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -29,14 +28,14 @@ static void a_timeout_ends_the_command_only(void **state) { /* B016 */
 /* How many processes of a command have become `sleep`. */
 static size_t sleeps(struct run *r) {
     size_t found = 0;
-    char path[64], name[16];
+    char path[64];
     cp_tree t = {0};
     r->e->impl->backend->collect(r->e, &t);
     for (size_t i = 0; i < t.n; i++) {
         snprintf(path, sizeof path, "/proc/%d/comm", (int)t.v[i].pid);
-        cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? -1 : read(fd, name, sizeof name);
-        found += n == 6 && memcmp(name, "sleep\n", 6) == 0;
+        cp_autofree char *name = NULL;
+        size_t n;
+        found += cp_read_file(path, 64, &name, &n) == 0 && strcmp(name, "sleep\n") == 0;
     }
     cp_tree_free(&t);
     return found;

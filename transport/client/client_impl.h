@@ -93,7 +93,7 @@ struct conflux_call {
     uint64_t id;
     /* the request */
     char *method, *path, *content_type, *execution_id;
-    char *about;      /* the execution that the body or the path names */
+    char *about;      /* the execution that the body or the path names; empty: what the body has is no id */
     char http_id[24]; /* one of ours, for a command that goes over HTTP without any */
     cp_buf body;
     struct curl_slist *headers; /* "Name: value" */

@@ -51,6 +51,13 @@ static void set_about(conflux_call *c, cp_str id) {
     if (!c->about && id.n <= CC_ID_MAX) c->about = cp_str_dup(id);
 }
 
+static void set_about_of_path(conflux_call *c) {
+    static const char attach[] = "/api/execution/";
+    if (strncmp(c->path, attach, sizeof attach - 1) != 0) return;
+    const char *id = c->path + sizeof attach - 1;
+    set_about(c, (cp_str){id, strcspn(id, "/?")});
+}
+
 static int add_json(conflux_call *c, cp_str body, conflux_error *err) {
     yyjson_read_err why;
     cp_autodoc yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)body.p, body.n, 0, NULL, &why);
@@ -61,9 +68,10 @@ static int add_json(conflux_call *c, cp_str body, conflux_error *err) {
     c->base64 = encoding && strcmp(encoding, "base64") == 0;
     const char *on_cancel = yyjson_get_str(yyjson_obj_get(root, "onCancel"));
     if (on_cancel) c->cancel_kills = strcmp(on_cancel, "kill") == 0;
-    const char *id = yyjson_get_str(yyjson_obj_get(root, "executionId"));
+    yyjson_val *id = yyjson_obj_get(root, "executionId");
     if (!c->execution_id) {
-        if (id && execution_id_ok(id)) set_about(c, cp_str_of(id));
+        const char *z = yyjson_get_str(id);
+        if (id) set_about(c, cp_str_of(z && execution_id_ok(z) ? z : "")); /* what is none the server refuses */
         cp_buf_add(&c->body, body.p, body.n);
         return 0;
     }
@@ -128,11 +136,7 @@ conflux_call *call_new(conflux_client *client, const conflux_request *rq, bool s
     c->id = atomic_fetch_add(&c->eng->next_id, 1) + 1;
     c->method = cp_str_dup(cp_str_of(rq->method ? rq->method : rq->body ? "POST" : "GET"));
     c->path = path_of(rq, stream);
-    static const char attach[] = "/api/execution/";
-    if (stream && strncmp(c->path, attach, sizeof attach - 1) == 0) {
-        const char *id = c->path + sizeof attach - 1;
-        set_about(c, (cp_str){id, strcspn(id, "/?")});
-    }
+    if (stream) set_about_of_path(c);
     c->execution_id = rq->execution_id ? cp_str_dup(cp_str_of(rq->execution_id)) : NULL;
     c->timeout = or_default(rq->timeout_ms, o->request_timeout_ms);
     c->idle = or_default(rq->idle_timeout_ms, o->idle_timeout_ms);
