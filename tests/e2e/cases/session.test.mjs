@@ -1,6 +1,8 @@
 // Field cases, group "Sessions and shell".
 import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
 import { OFF, full, group, times } from '../lib/door.mjs';
+import { until } from '../lib/server.mjs';
 
 group('session', {}, ({ both }) => {
   const in_ = (d, row) => (command, o) => d.exec(command, { sessionId: `${row}-${d.name}`, ...o });
@@ -67,7 +69,8 @@ group('session', {}, ({ both }) => {
 
   both('B060', '20 at once in one session: each whole, first in, first out; another session is not delayed', async (d, s) => {
     const S = in_(d, 'b060'), gate = `${s.workspace}/b060-${d.name}`;
-    const first = S(`n=0; until [ -e ${gate} ]; do sleep 0.02; done`); // holds the queue until all are in it
+    const first = S(`n=0; : >${gate}-held; until [ -e ${gate} ]; do sleep 0.02; done`); // holds the queue until all are in it
+    await until(() => existsSync(`${gate}-held`), 'the queue to be held');
     const all = times(20, i => S(`n=$((n+1)); for k in 1 2 3; do echo ${i}-$k; done; echo n$n`));
     assert.equal((await d.exec('echo free', { sessionId: 'b060-other-' + d.name })).body.stdout, 'free');
     await d.exec('touch ' + gate);
