@@ -51,7 +51,6 @@ static void answer(cp_call *c) {
     cp_gather(c->ctx, c->exec, c->opts.view, cp_exec_result_build, gathered, c);
 }
 
-static void on_start(cp_exec_watch *w, cp_exec *e) { (void)w, (void)e; }
 static void on_end(cp_exec_watch *w, cp_exec *e) {
     (void)e;
     answer(CP_CONTAINER(w, cp_call, watch));
@@ -116,9 +115,9 @@ static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_stdin_ack *ack, c
 /* ---- life ---- */
 
 cp_call *cp_call_new(cp_ctx *ctx, cp_reply *reply, const cp_call_opts *o) {
+    static const cp_exec_watch_ops on_watch = {.on_end = on_end};
     cp_call *c = cp_new(cp_call);
-    c->watch.on_start = on_start;
-    c->watch.on_end = on_end;
+    c->watch.ops = &on_watch;
     c->ctx = ctx;
     c->reply = reply;
     c->opts = *o;

@@ -31,7 +31,6 @@ static void settle(ending *j) {
     free(j);
 }
 
-static void on_start(cp_exec_watch *w, cp_exec *e) { (void)w, (void)e; }
 static void on_end(cp_exec_watch *w, cp_exec *e) {
     (void)e;
     settle(CP_CONTAINER(w, ending, watch));
@@ -51,12 +50,12 @@ static void on_killed(void *arg, cp_exec *e, const cp_kill_result *r) {
 int cp_exec_end(cp_exec *e, int sig, uint64_t grace_ms, cp_outcome why, cp_exec_end_done *done, void *arg,
                 cp_err *err) {
     if (cp_exec_over(e)) return cp_fail(err, CP_E_COMMAND_NOT_FOUND, "The execution has already ended");
+    static const cp_exec_watch_ops on_watch = {.on_end = on_end};
     ending *j = cp_new(ending);
     j->exec = e;
     j->done = done;
     j->arg = arg;
-    j->watch.on_start = on_start;
-    j->watch.on_end = on_end;
+    j->watch.ops = &on_watch;
     cp_exec_ref(e);
     cp_exec_watch_add(e, &j->watch);
     if (cp_exec_kill(e, sig, grace_ms, why, on_killed, j, err) == 0) return 0; /* j may be gone already */

@@ -207,7 +207,6 @@ static int on_stdin(cp_source *base, cp_str data, bool eof, cp_stdin_ack *ack, c
 
 static void wake_stdout(cp_cursor *c) { cp_source_wake(&CP_CONTAINER(c, exec_source, cursor[0])->base); }
 static void wake_stderr(cp_cursor *c) { cp_source_wake(&CP_CONTAINER(c, exec_source, cursor[1])->base); }
-static void on_start(cp_exec_watch *w, cp_exec *e) { (void)w, (void)e; }
 static void on_end(cp_exec_watch *w, cp_exec *e) {
     (void)e;
     cp_source_wake(&CP_CONTAINER(w, exec_source, watch)->base);
@@ -215,14 +214,14 @@ static void on_end(cp_exec_watch *w, cp_exec *e) {
 
 cp_source *cp_exec_source_new(cp_ctx *ctx, cp_exec *e, const cp_exec_source_opts *o) {
     static const cp_source_ops ops = {.pull = pull, .close = on_close, .on_stdin = on_stdin};
+    static const cp_exec_watch_ops on_watch = {.on_end = on_end};
     exec_source *s = cp_new(exec_source);
     s->base.ops = &ops;
     s->ctx = ctx;
     s->exec = e;
     s->opts = *o;
     cp_exec_ref(e);
-    s->watch.on_start = on_start;
-    s->watch.on_end = on_end;
+    s->watch.ops = &on_watch;
     s->open = e->out[0] && e->out[1];
     for (int k = 0; s->open && k < 2; k++)
         cp_cursor_open(&s->cursor[k], e->out[k], o->offsets ? o->from[k] : 0, e->kind != CP_EXEC_BUFFERED,

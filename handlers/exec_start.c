@@ -68,9 +68,6 @@ static void begun(cp_exec_watch *w, cp_exec *e) {
     start_free(s);
 }
 
-/* Only if the end comes without a beginning having been told; begun has freed us otherwise. */
-static void ended(cp_exec_watch *w, cp_exec *e) { begun(w, e); }
-
 static int on_stdin(cp_reply *reply, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *err) {
     return cp_exec_stdin(((start *)reply->handler)->exec, data, eof, ack, err);
 }
@@ -89,9 +86,9 @@ static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
 static void run(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply, bool stream) {
     cp_err err = {0};
     bool existing;
+    static const cp_exec_watch_ops on_watch = {.on_start = begun}; /* frees us: the end is never told */
     start *s = cp_new(start);
-    s->watch.on_start = begun;
-    s->watch.on_end = ended;
+    s->watch.ops = &on_watch;
     s->ctx = ctx;
     s->reply = reply;
     s->stream = stream;

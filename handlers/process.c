@@ -87,7 +87,6 @@ static void settle_free(settling *s) {
     free(s);
 }
 
-static void settle_start(cp_exec_watch *w, cp_exec *e) { (void)w, (void)e; }
 static void settle_end(cp_exec_watch *w, cp_exec *e) {
     settling *s = CP_CONTAINER(w, settling, watch);
     s->reply->on_cancel = NULL;
@@ -112,13 +111,9 @@ void cp_process_settled(cp_ctx *ctx, cp_exec *e, cp_reply *reply, cp_settled_don
         done(ctx, e, reply, arg);
         return;
     }
+    static const cp_exec_watch_ops on_watch = {.on_end = settle_end};
     settling *s = cp_new(settling);
-    *s = (settling){.watch = {.on_start = settle_start, .on_end = settle_end},
-                    .ctx = ctx,
-                    .reply = reply,
-                    .exec = e,
-                    .done = done,
-                    .arg = arg};
+    *s = (settling){.watch.ops = &on_watch, .ctx = ctx, .reply = reply, .exec = e, .done = done, .arg = arg};
     cp_exec_ref(e);
     reply->handler = s;
     reply->on_cancel = settle_cancel;

@@ -15,15 +15,12 @@ enum { SCAN = 64 << 10, SCAN_ROUNDS = 16, PORT_POLL_MS = 50, TAIL = 4096 };
 typedef enum { FOR_EXIT, FOR_LOG, FOR_PORT } wait_for;
 static const char *const wait_words[] = {"exit", "log", "port"};
 
-/* What every wait has; by the thousand they wait for an exit, which needs no more. */
+/* What every wait has; by the thousand they wait for an exit, which needs no more, and nothing here that can be told
+ * from the rest. */
 typedef struct waiter {
-    cp_exec_watch watch;
-    cp_ctx *ctx;
-    cp_reply *reply; /* NULL: over; only a probe that still runs keeps us */
-    cp_exec *exec;
+    cp_exec_watch watch; /* holds a reference; its number is timeoutMs */
+    cp_reply *reply;     /* NULL: over; only a probe that still runs keeps us */
     cp_timer timeout;
-    uint32_t timeout_ms;
-    uint8_t what; /* wait_for: which of the structs below it is in */
 } waiter;
 
 typedef struct log_waiter {
@@ -39,22 +36,34 @@ typedef struct log_waiter {
 
 typedef struct port_waiter {
     waiter base;
+    cp_workers *workers;
     cp_timer again;
     uint16_t port;
     cp_work probe;
     bool probing, listening;
 } port_waiter;
 
-static log_waiter *as_log(waiter *w) { return w->what == FOR_LOG ? CP_CONTAINER(w, log_waiter, base) : NULL; }
-static port_waiter *as_port(waiter *w) { return w->what == FOR_PORT ? CP_CONTAINER(w, port_waiter, base) : NULL; }
+static const cp_exec_watch_ops on_exit_watch, on_log_watch, on_port_watch; /* which of the structs it is in */
+
+static log_waiter *as_log(waiter *w) {
+    return w->watch.ops == &on_log_watch ? CP_CONTAINER(w, log_waiter, base) : NULL;
+}
+static port_waiter *as_port(waiter *w) {
+    return w->watch.ops == &on_port_watch ? CP_CONTAINER(w, port_waiter, base) : NULL;
+}
+static wait_for what_of(const waiter *w) {
+    return w->watch.ops == &on_log_watch ? FOR_LOG : w->watch.ops == &on_port_watch ? FOR_PORT : FOR_EXIT;
+}
 
 static waiter *waiter_new(wait_for what) {
     waiter *w = what == FOR_LOG    ? &cp_new(log_waiter)->base
                 : what == FOR_PORT ? &cp_new(port_waiter)->base
                                    : cp_new(waiter);
-    w->what = (uint8_t)what;
+    w->watch.ops = what == FOR_LOG ? &on_log_watch : what == FOR_PORT ? &on_port_watch : &on_exit_watch;
     return w;
 }
+
+static cp_loop *loop_of(const waiter *w) { return w->watch.exec->svc->loop; }
 
 static void waiter_free(waiter *w) {
     log_waiter *l = as_log(w);
@@ -63,51 +72,52 @@ static void waiter_free(waiter *w) {
     free(w); /* the first member of whatever it is in */
 }
 
-/* Lets go of everything but a probe in flight; returns the reply to answer. */
+/* Lets go of everything but the execution and a probe in flight; returns the reply to answer. */
 static cp_reply *let_go(waiter *w) {
     cp_reply *r = cp_take(w->reply);
     log_waiter *l = as_log(w);
     port_waiter *p = as_port(w);
-    cp_timer_stop(w->ctx->loop, &w->timeout);
-    if (l) cp_timer_stop(w->ctx->loop, &l->again);
-    if (p) cp_timer_stop(w->ctx->loop, &p->again);
-    cp_exec_watch_del(&w->watch);
+    cp_timer_stop(loop_of(w), &w->timeout);
+    if (l) cp_timer_stop(loop_of(w), &l->again);
+    if (p) cp_timer_stop(loop_of(w), &p->again);
     for (int k = 0; l && k < 2; k++) cp_cursor_close(&l->cursor[k]);
     return r;
 }
 
 static void finish(waiter *w) {
     const port_waiter *p = as_port(w);
-    cp_exec_unref(cp_take(w->exec));
+    cp_exec *e = w->watch.exec;
+    cp_exec_watch_del(&w->watch);
+    cp_exec_unref(e);
     if (!p || !p->probing) waiter_free(w);
 }
 
 /* ---- answers ---- */
 
 static void publish_ready(const waiter *w, const char *stream) {
-    const cp_exec *e = w->exec;
-    cp_event_publish(w->ctx->svc, &(cp_event_row){.type = CP_EVENT_PROCESS_READY,
-                                                  .process_id = e->process_id,
-                                                  .exec_id = e->id,
-                                                  .session = e->session,
-                                                  .pid = e->pid,
-                                                  .stream = stream});
+    const cp_exec *e = w->watch.exec;
+    cp_event_publish(e->svc, &(cp_event_row){.type = CP_EVENT_PROCESS_READY,
+                                             .process_id = e->process_id,
+                                             .exec_id = e->id,
+                                             .session = e->session,
+                                             .pid = e->pid,
+                                             .stream = stream});
 }
 
 static void answer(waiter *w, int k, const cp_log_hit *hit) {
     cp_reply *reply = let_go(w);
     cp_result res = {0};
     cp_jw j = cp_success_begin(&res);
-    if (w->what != FOR_EXIT) publish_ready(w, !hit ? NULL : k ? "stderr" : "stdout");
+    if (what_of(w) != FOR_EXIT) publish_ready(w, !hit ? NULL : k ? "stderr" : "stdout");
     if (hit) {
         cp_jw_kz(&j, "stream", k ? "stderr" : "stdout");
         cp_jw_ku64(&j, "offset", hit->offset);
         cp_jw_kstr(&j, "line", hit->line);
         cp_jw_kstr(&j, "match", hit->match);
     }
-    if (w->what == FOR_PORT) cp_jw_ku64(&j, "port", as_port(w)->port);
+    if (as_port(w)) cp_jw_ku64(&j, "port", as_port(w)->port);
     cp_jw_key(&j, "process");
-    cp_jw_process(&j, w->exec);
+    cp_jw_process(&j, w->watch.exec);
     cp_success_end(&j);
     cp_reply_send(reply, &res);
     finish(w);
@@ -121,19 +131,19 @@ static void write_tail(cp_jw *j, const char *key, cp_output *o) {
 }
 
 static void fail(waiter *w, const cp_err *err) {
-    const cp_exec *e = w->exec;
+    const cp_exec *e = w->watch.exec;
     cp_autobuf cp_buf context = {0};
     cp_jw j = cp_jw_on(&context);
     cp_jw_obj(&j);
     cp_jw_kz(&j, "processId", e->process_id);
-    cp_jw_kz(&j, "for", wait_words[w->what]);
+    cp_jw_kz(&j, "for", wait_words[what_of(w)]);
     if (cp_exec_over(e)) {
         if (e->exit_code >= 0) cp_jw_ki64(&j, "exitCode", e->exit_code);
         if (e->state == CP_STATE_ENDED) cp_jw_kz(&j, "outcome", cp_outcome_name(e->outcome));
         write_tail(&j, "stdout", e->out[0]);
         write_tail(&j, "stderr", e->out[1]);
     } else {
-        cp_jw_ku64(&j, "timeoutMs", w->timeout_ms);
+        cp_jw_ku64(&j, "timeoutMs", w->watch.number);
     }
     cp_jw_end_obj(&j);
     cp_reply_error(let_go(w), err, NULL, cp_buf_str(&context));
@@ -142,15 +152,15 @@ static void fail(waiter *w, const cp_err *err) {
 
 static void fail_ended(waiter *w) {
     cp_err err;
-    cp_fail(&err, CP_E_PROCESS_EXITED_BEFORE_READY, "Process %s ended before it was ready", w->exec->process_id);
+    cp_fail(&err, CP_E_PROCESS_EXITED_BEFORE_READY, "Process %s ended before it was ready", w->watch.exec->process_id);
     fail(w, &err);
 }
 
 static void on_timeout(cp_timer *t) {
     waiter *w = CP_CONTAINER(t, waiter, timeout);
     cp_err err;
-    cp_fail(&err, CP_E_PROCESS_READY_TIMEOUT, "Process %s was not ready within %ums", w->exec->process_id,
-            w->timeout_ms);
+    cp_fail(&err, CP_E_PROCESS_READY_TIMEOUT, "Process %s was not ready within %ums", w->watch.exec->process_id,
+            w->watch.number);
     fail(w, &err);
 }
 
@@ -158,7 +168,7 @@ static void on_timeout(cp_timer *t) {
 
 /* One piece of one stream. 1: found and answered; 0: read on; -1: nothing there now. */
 static int scan_piece(log_waiter *l, int k) {
-    cp_exec *e = l->base.exec;
+    cp_exec *e = l->base.watch.exec;
     cp_output *o = e->out[k];
     cp_log_hit hit;
     uint64_t at;
@@ -182,24 +192,24 @@ static void scan_again(cp_timer *t) { scan(CP_CONTAINER(t, log_waiter, again)); 
 static void scan(log_waiter *l) {
     waiter *w = &l->base;
     for (int k = 0; k < 2; k++) {
-        if (!l->look[k] || !w->exec->out[k]) continue;
+        if (!l->look[k] || !w->watch.exec->out[k]) continue;
         for (int round = 0;; round++) {
             int rc = scan_piece(l, k);
             if (rc > 0) return;
             if (rc < 0) break;
             if (round < SCAN_ROUNDS) continue;
-            cp_timer_start(w->ctx->loop, &l->again, 0, scan_again);
+            cp_timer_start(loop_of(w), &l->again, 0, scan_again);
             return;
         }
     }
-    if (cp_exec_over(w->exec)) fail_ended(w);
+    if (cp_exec_over(w->watch.exec)) fail_ended(w);
 }
 
 static void wake_stdout(cp_cursor *c) { scan(CP_CONTAINER(c, log_waiter, cursor[0])); }
 static void wake_stderr(cp_cursor *c) { scan(CP_CONTAINER(c, log_waiter, cursor[1])); }
 
 static void begin_log(log_waiter *l) {
-    cp_exec *e = l->base.exec;
+    cp_exec *e = l->base.watch.exec;
     l->opened = e->out[0] != NULL;
     for (int k = 0; k < 2; k++)
         if (l->look[k] && e->out[k])
@@ -221,33 +231,44 @@ static void probe_done(cp_work *work) {
     p->probing = false;
     if (!w->reply) waiter_free(w);
     else if (p->listening) answer(w, 0, NULL);
-    else if (cp_exec_over(w->exec)) fail_ended(w);
-    else cp_timer_start(w->ctx->loop, &p->again, PORT_POLL_MS, probe_again);
+    else if (cp_exec_over(w->watch.exec)) fail_ended(w);
+    else cp_timer_start(loop_of(w), &p->again, PORT_POLL_MS, probe_again);
 }
 
 static void probe(port_waiter *p) {
     p->probing = true;
-    cp_workers_submit(p->base.ctx->workers, &p->probe, probe_run, probe_done);
+    cp_workers_submit(p->workers, &p->probe, probe_run, probe_done);
 }
 
 static void probe_again(cp_timer *t) { probe(CP_CONTAINER(t, port_waiter, again)); }
 
 /* ---- life ---- */
 
-static void on_start(cp_exec_watch *watch, cp_exec *e) {
-    waiter *w = CP_CONTAINER(watch, waiter, watch);
+static void exit_on_end(cp_exec_watch *watch, cp_exec *e) {
     (void)e;
-    log_waiter *l = as_log(w);
-    if (l && !l->opened) begin_log(l); /* it was still starting: there was no log yet */
+    answer(CP_CONTAINER(watch, waiter, watch), 0, NULL);
 }
 
-static void on_end(cp_exec_watch *watch, cp_exec *e) {
-    waiter *w = CP_CONTAINER(watch, waiter, watch);
+static void log_on_start(cp_exec_watch *watch, cp_exec *e) {
+    log_waiter *l = CP_CONTAINER(watch, log_waiter, base.watch);
     (void)e;
-    if (w->what == FOR_EXIT) answer(w, 0, NULL);
-    else if (w->what == FOR_LOG) scan(as_log(w));
-    else if (!as_port(w)->probing) fail_ended(w); /* else the probe that runs has the last word */
+    if (!l->opened) begin_log(l); /* it was still starting: there was no log yet */
 }
+
+static void log_on_end(cp_exec_watch *watch, cp_exec *e) {
+    (void)e;
+    scan(CP_CONTAINER(watch, log_waiter, base.watch));
+}
+
+static void port_on_end(cp_exec_watch *watch, cp_exec *e) {
+    port_waiter *p = CP_CONTAINER(watch, port_waiter, base.watch);
+    (void)e;
+    if (!p->probing) fail_ended(&p->base); /* else the probe that runs has the last word */
+}
+
+static const cp_exec_watch_ops on_exit_watch = {.on_end = exit_on_end};
+static const cp_exec_watch_ops on_log_watch = {.on_start = log_on_start, .on_end = log_on_end};
+static const cp_exec_watch_ops on_port_watch = {.on_end = port_on_end};
 
 static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
@@ -306,7 +327,7 @@ static waiter *read_wait(const cp_request *req, cp_err *err) {
         cp_request_param_u64(req, "timeoutMs", CP_MAX_WAIT_MS, &timeout, err) < 0)
         return NULL;
     waiter *w = waiter_new(what);
-    w->timeout_ms = (uint32_t)timeout;
+    w->watch.number = (uint32_t)timeout;
     if ((what == FOR_LOG && read_log(as_log(w), req, err) < 0) ||
         (what == FOR_PORT && read_port(as_port(w), req, err) < 0)) {
         waiter_free(w);
@@ -316,13 +337,13 @@ static waiter *read_wait(const cp_request *req, cp_err *err) {
 }
 
 static void begin(waiter *w) {
-    bool over = cp_exec_over(w->exec);
-    if (w->timeout_ms && !over) cp_timer_start(w->ctx->loop, &w->timeout, w->timeout_ms, on_timeout);
-    if (!over) cp_exec_watch_add(w->exec, &w->watch);
-    if (w->what == FOR_LOG) begin_log(as_log(w));
-    else if (over && w->what == FOR_EXIT) answer(w, 0, NULL);
-    else if (over) fail_ended(w);
-    else if (w->what == FOR_PORT) probe(as_port(w));
+    bool over = cp_exec_over(w->watch.exec);
+    port_waiter *p = as_port(w);
+    if (w->watch.number && !over) cp_timer_start(loop_of(w), &w->timeout, w->watch.number, on_timeout);
+    if (as_log(w)) begin_log(as_log(w));
+    else if (over && p) fail_ended(w);
+    else if (over) answer(w, 0, NULL);
+    else if (p) probe(p);
 }
 
 void cp_process_wait(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
@@ -334,12 +355,10 @@ void cp_process_wait(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
         cp_reply_error(reply, &err, NULL, (cp_str){0});
         return;
     }
-    w->watch.on_start = on_start;
-    w->watch.on_end = on_end;
-    w->ctx = ctx;
+    if (as_port(w)) as_port(w)->workers = ctx->workers;
     w->reply = reply;
-    w->exec = e;
     cp_exec_ref(e);
+    cp_exec_watch_add(e, &w->watch);
     reply->handler = w;
     reply->on_cancel = on_cancel;
     begin(w);

@@ -207,12 +207,12 @@ static bool tell_one(cp_exec *e) {
     for (cp_exec_watch *w = e->impl->watches; w; w = w->next) {
         if (!w->told_start) {
             w->told_start = true;
-            if (w->on_start) w->on_start(w, e);
+            if (w->ops->on_start) w->ops->on_start(w, e);
             return true;
         }
         if (ended && !w->told_end) {
             w->told_end = true;
-            if (w->on_end) w->on_end(w, e);
+            if (w->ops->on_end) w->ops->on_end(w, e);
             return true;
         }
     }

@@ -57,14 +57,21 @@ typedef struct cp_exec_spec {
 
 typedef struct cp_exec cp_exec;
 
-/* Embed in the owner. Callbacks on the loop, never from inside cp_exec_start. */
-typedef struct cp_exec_watch {
-    void (*on_start)(struct cp_exec_watch *w, cp_exec *e); /* pid known, or state FAILED (then e->start_err is set) */
-    void (*on_end)(struct cp_exec_watch *w, cp_exec *e);   /* after on_start; state ENDED or FAILED */
-    struct cp_exec_watch *prev, *next;
-    cp_exec *exec;
+/* Callbacks on the loop, never from inside cp_exec_start. Either may be NULL. */
+typedef struct cp_exec_watch cp_exec_watch;
+typedef struct cp_exec_watch_ops {
+    void (*on_start)(cp_exec_watch *w, cp_exec *e); /* pid known, or state FAILED (then e->start_err is set) */
+    void (*on_end)(cp_exec_watch *w, cp_exec *e);   /* after on_start; state ENDED or FAILED */
+} cp_exec_watch_ops;
+
+/* Embed in the owner, which sets ops. There may be ten thousand on one execution. */
+struct cp_exec_watch {
+    const cp_exec_watch_ops *ops;
+    cp_exec_watch *prev, *next;
+    cp_exec *exec;             /* while added; no reference */
     bool told_start, told_end; /* exec.c's */
-} cp_exec_watch;
+    uint32_t number;           /* the owner's, where it would be padding */
+};
 
 /* Read-only outside services/. */
 struct cp_exec {

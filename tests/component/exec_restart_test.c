@@ -135,7 +135,7 @@ static void open_services(void) {
 }
 
 static void watch(struct run *r, const char *id) {
-    *r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    *r = (struct run){.w = {.ops = &run_watch}};
     r->e = cp_exec_find(&fx.s, cp_str_of(id));
     assert_non_null(r->e);
     cp_exec_ref(r->e);

@@ -146,12 +146,14 @@ int cp_exec_kill(cp_exec *e, int sig, uint64_t grace, cp_outcome why, cp_kill_do
 }
 
 static void fake_tell(cp_exec *e, bool end) {
+    if (end) fake_tell(e, false); /* as exec.c does: never an end without a start */
     bool *told = end ? &e->impl->told_end : &e->impl->told_start;
     if (*told) return;
     *told = true;
     for (cp_exec_watch *w = e->impl->watches, *next; w; w = next) {
         next = w->next;
-        end ? w->on_end(w, e) : w->on_start(w, e);
+        void (*fn)(cp_exec_watch *, cp_exec *) = end ? w->ops->on_end : w->ops->on_start;
+        if (fn) fn(w, e);
     }
 }
 

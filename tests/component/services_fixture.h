@@ -107,8 +107,10 @@ static inline void run_on_end(cp_exec_watch *w, cp_exec *e) {
     r->ends++;
 }
 
+static const cp_exec_watch_ops run_watch = {run_on_start, run_on_end};
+
 static inline int run_try(struct run *r, const cp_exec_spec *spec, cp_err *err) {
-    *r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    *r = (struct run){.w = {.ops = &run_watch}};
     int rc = cp_exec_start(&fx.s, spec, &r->w, &r->e, &r->existing, err);
     assert_int_equal(r->starts, 0);
     return rc;

@@ -136,7 +136,7 @@ static void a_command_with_an_id_is_gone_on_with(void **state) {
     fx_until(cp_output_total(r.e->out[0]) == 6); /* no job of the pool is under way: a crash would have ended it */
     run_free(&r);
     for (int i = 0; i < 3; i++) restart("s");
-    r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    r = (struct run){.w = {.ops = &run_watch}};
     r.e = cp_exec_find(&fx.s, CP_STR("keep"));
     assert_non_null(r.e);
     assert_int_equal(r.e->state, CP_STATE_RUNNING);
@@ -173,7 +173,7 @@ static void open_stdin_goes_on(void **state) {
     fx_until(cp_output_total(r.e->out[0]) == 6);
     run_free(&r);
     restart("s");
-    r = (struct run){.w = {.on_start = run_on_start, .on_end = run_on_end}};
+    r = (struct run){.w = {.ops = &run_watch}};
     r.e = cp_exec_find(&fx.s, CP_STR("fed"));
     assert_non_null(r.e);
     cp_exec_ref(r.e);
