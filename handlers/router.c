@@ -59,6 +59,10 @@ cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
     return m;
 }
 
+const cp_route *cp_router_route(const cp_router *r, unsigned index) {
+    return index < cp_route_index_count(r->index) ? cp_route_index_at(r->index, index) : NULL;
+}
+
 bool cp_router_allow(cp_router *r, cp_str path, char out[64]) {
     static const struct {
         unsigned need;
@@ -204,8 +208,8 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
 
 /* ---- metrics ---- */
 
-void cp_router_count(cp_router *r, const cp_match *m, int status, uint64_t us) {
-    route_stats *s = &r->stats[m->index];
+void cp_router_count(cp_router *r, unsigned index, int status, uint64_t us) {
+    route_stats *s = &r->stats[index];
     size_t i = 0;
     while (i < CP_COUNT(counted) && counted[i] != status) i++;
     atomic_fetch_add_explicit(&s->status[i], 1, memory_order_relaxed);

@@ -73,7 +73,8 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
  * validationErrors when err names a field). Status is err's, or `status` when not 0. */
 void cp_error_result(cp_result *res, const cp_err *err, const char *op, cp_str ctx_json);
 void cp_reply_error(cp_reply *reply, const cp_err *err, const char *op, cp_str ctx_json);
-void cp_router_refuse(const cp_match *m, cp_result *res); /* 404 or 405 */
-/* Counts a finished request for /metrics. Any thread. */
-void cp_router_count(cp_router *r, const cp_match *m, int status, uint64_t us);
+void cp_router_refuse(const cp_match *m, cp_result *res);            /* 404 or 405 */
+const cp_route *cp_router_route(const cp_router *r, unsigned index); /* of a match; NULL: of one that had none */
+/* Counts a finished request for /metrics, under the index of its match. Any thread. */
+void cp_router_count(cp_router *r, unsigned index, int status, uint64_t us);
 void cp_router_metrics(cp_router *r, cp_buf *out);

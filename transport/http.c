@@ -227,7 +227,7 @@ static void serve_here(exchange *x) {
     cp_transport *t = x->slot->srv->t;
     cp_result res = {0};
     cp_router_call(t->router, &x->match, &x->req, &res);
-    cp_router_count(t->router, &x->match, res.status, cp_now_us() - x->began_us);
+    cp_router_count(t->router, x->match.index, res.status, cp_now_us() - x->began_us);
     write_reply(x, &res);
     cp_result_free(&res);
 }
@@ -300,7 +300,7 @@ static void answer_no_route(exchange *x) {
     cp_transport *t = x->slot->srv->t;
     cp_result res = {0};
     cp_router_refuse(&x->match, &res);
-    cp_router_count(t->router, &x->match, res.status, cp_now_us() - x->began_us);
+    cp_router_count(t->router, x->match.index, res.status, cp_now_us() - x->began_us);
     write_reply(x, &res);
     cp_result_free(&res);
 }

@@ -124,7 +124,7 @@ static void end(cp_http_call *c, int status) {
     cp_timer_stop(c->srv->t->loop, &c->deadline);
     list_remove(c);
     cp_metric_add(CP_M_PENDING, -1);
-    if (status) cp_router_count(c->srv->t->router, &c->match, status, cp_now_us() - c->began_us);
+    if (status) cp_router_count(c->srv->t->router, c->match.index, status, cp_now_us() - c->began_us);
 }
 
 /* The reply is over: the call goes to whoever waits for it. */

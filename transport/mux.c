@@ -41,7 +41,8 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     m->closing = true;
     mux_job_abandon(m);
     mux_forget_acks(m, NULL);
-    while (m->table.all) mux_lose(m, m->table.all);
+    uint32_t bucket = 0;
+    for (pend *p; (p = pend_from(&m->table, bucket)); mux_lose(m, p)) bucket = pend_bucket(&m->table, p);
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);
     free(m->table.buckets);
@@ -57,10 +58,11 @@ static void mux_drain(cp_ws *ws) {
     cp_err err;
     m->draining = true;
     cp_fail(&err, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
-    for (pend *p = m->table.all, *next; p; p = next) {
-        next = p->next;
+    for (pend *p = pend_from(&m->table, 0), *next; p; p = next) {
+        uint32_t bucket = pend_bucket(&m->table, p);
+        next = pend_next(&m->table, p);
         if (p->state == PEND_STREAMING) mux_wake_stream(m, p); /* the pull ends it when it would wait */
-        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err)) next = m->table.all; /* others may be gone too */
+        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err)) next = pend_from(&m->table, bucket); /* and others? */
     }
 }
 
@@ -88,20 +90,30 @@ static void put_pending(const mux *m, const pend *p, cp_jw *w) {
         cp_jw_key(w, "id");
         cp_jw_raw(w, pend_id(p));
     }
-    put_route(w, p->route);
+    put_route(w, cp_router_route(m->t->router, p->index));
     cp_jw_kz(w, "state", words[p->state]);
     cp_jw_ku64(w, "ageMs", (cp_now_us() - p->started_us) / 1000);
-    cp_jw_ku64(w, "bytes", p->bytes);
-    if (p->deadline_at) {
-        uint64_t now = cp_loop_now(m->t->loop);
-        cp_jw_ku64(w, "deadlineMs", p->deadline_at > now ? p->deadline_at - now : 0);
+    cp_jw_ku64(w, "bytes", p->state == PEND_WAITING ? 0 : p->bytes);
+    if (p->deadline_ms) {
+        uint64_t now = cp_now_ms(), at = pend_deadline(p);
+        cp_jw_ku64(w, "deadlineMs", at > now ? at - now : 0);
     }
     cp_jw_end_obj(w);
 }
 
+static int by_age(const void *a, const void *b) {
+    const pend *x = *(const pend *const *)a, *y = *(const pend *const *)b;
+    return (x->started_us > y->started_us) - (x->started_us < y->started_us);
+}
+
+/* The oldest first: whoever asks looks for what hangs. */
 static void mux_pending(cp_ws *ws, cp_jw *w) {
     const mux *m = cp_ws_data(ws);
-    for (const pend *p = m->table.all; p; p = p->next) put_pending(m, p, w);
+    cp_autofree const pend **all = cp_alloc((m->table.count + 1) * sizeof *all);
+    size_t n = 0;
+    for (const pend *p = pend_from(&m->table, 0); p; p = pend_next(&m->table, p)) all[n++] = p;
+    qsort(all, n, sizeof *all, by_age);
+    for (size_t i = 0; i < n; i++) put_pending(m, all[i], w);
     if (!m->job) return;
     cp_jw_obj(w);
     cp_jw_kz(w, "state", "parsing");

@@ -16,6 +16,7 @@
  *   the request goes on.
  *
  * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
+#include "transport/backlog.h"
 #include "transport/pending.h"
 #include "transport/ws.h"
 
@@ -60,7 +61,8 @@ typedef struct mux {
     pend *cancelling;              /* its on_cancel is running */
     cp_buf parked;                 /* whole frames that wait until no message is open */
     size_t large_bytes;            /* of bodies in `large` and `sending` */
-    size_t waiting_bytes;
+    backlog texts;                 /* of those that wait */
+    size_t waiting_docs;           /* bytes of the texts of those that wait and are parsed */
     int64_t class_credit[8];
     int64_t turn;        /* what streams may still send before the next large response */
     struct mux_job *job; /* the message being parsed on the pool: nothing is read meanwhile, so order holds */

@@ -14,9 +14,9 @@
 size_t mux_held(const mux *m) { return cp_outbox_queued(m->out) + m->parked.n + m->large_bytes; }
 
 void mux_check_full(mux *m) {
-    size_t held = mux_held(m);
-    if (!m->full) m->full = held > CP_OUTBOX_HIGH || m->waiting_bytes > MUX_WAITING_BYTES;
-    else m->full = held > CP_OUTBOX_HIGH / 2 || m->waiting_bytes > MUX_WAITING_BYTES / 2;
+    size_t held = mux_held(m), waiting = m->waiting_docs + m->texts.held;
+    if (!m->full) m->full = held > CP_OUTBOX_HIGH || waiting > MUX_WAITING_BYTES;
+    else m->full = held > CP_OUTBOX_HIGH / 2 || waiting > MUX_WAITING_BYTES / 2;
     cp_ws_pause(m->ws, m->full || m->job);
     if (m->waiting[MUX_IO].mask | m->waiting[MUX_LOOP].mask) mux_admit(m);
 }
@@ -83,7 +83,7 @@ void mux_put_response(mux *m, cp_str id, int status, cp_str body) {
 /* A message that never became a request is counted as one without a route. */
 static void count_refusal(mux *m, int status) {
     cp_match none = cp_router_match(m->t->router, CP_METHOD_UNKNOWN, CP_STR(""));
-    cp_router_count(m->t->router, &none, status, 0);
+    cp_router_count(m->t->router, none.index, status, 0);
 }
 
 void mux_refuse(mux *m, cp_str id, const cp_err *err) {
@@ -161,9 +161,8 @@ void mux_put_hello(mux *m, cp_str id) {
 /* ---- the end of a request ---- */
 
 void mux_end(mux *m, pend *p, int status, bool orphan) {
-    cp_match match = {.route = p->route, .index = p->index};
     uint64_t now = cp_now_us();
-    cp_router_count(m->t->router, &match, status, now > p->started_us ? now - p->started_us : 0);
+    cp_router_count(m->t->router, p->index, status, now > p->started_us ? now - p->started_us : 0);
     cp_metric_add(CP_M_PENDING, -1);
     if (m->cancelling == p) m->cancelling = NULL;
     if (m->sending == p) m->sending = NULL;
@@ -172,7 +171,7 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
         mux_forget_waiting(m, p);
     } else if (p->state == PEND_SENDING) {
         pend_drop(&m->large, p);
-        m->large_bytes -= p->body->buf.n - p->size;
+        m->large_bytes -= p->body->buf.n - p->bytes;
         cp_outbox_body_release(p->body);
     }
     mux_forget_acks(m, p);
@@ -193,11 +192,11 @@ static bool is_large(cp_str id, cp_str body) {
 static void start_large(mux *m, pend *p, cp_result *res) {
     m->large_bytes += res->body.n;
     p->body = cp_outbox_body_new(&res->body);
-    p->size = 0;
+    p->bytes = 0;
     p->state = PEND_SENDING;
     p->status = (uint16_t)res->status;
     p->reply.on_cancel = NULL;
-    pend_clear_deadline(&m->table, p);
+    p->deadline_ms = 0;
     pend_push(&m->large, p);
     cp_outbox_wake(m->out);
 }
@@ -235,17 +234,16 @@ void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_u
     refuse_file(res);
     cp_str body = json_body(res);
     if (is_large(id, body)) {
-        pend *p = pend_add(&m->table, id);
+        pend *p = pend_add(&m->table, id, false);
         p->m = m;
-        p->route = match->route;
-        p->index = match->index;
+        p->index = (uint16_t)match->index;
         p->started_us = started_us;
         p->priority = 3;
         cp_metric_add(CP_M_PENDING, 1);
         start_large(m, p, res);
     } else {
         mux_put_response(m, id, res->status, body);
-        cp_router_count(m->t->router, match, res->status, cp_now_us() - started_us);
+        cp_router_count(m->t->router, match->index, res->status, cp_now_us() - started_us);
     }
     cp_buf *spare = &mux_shared_of(m->t)->body; /* the next one is served into the same memory; see serve_now */
     if (!spare->p) {
@@ -290,18 +288,17 @@ const cp_reply_ops mux_reply_ops = {.send = reply_send, .stream = reply_stream};
 static void send_fragment(mux *m) {
     pend *p = m->sending;
     cp_str whole = cp_buf_str(&p->body->buf);
-    bool first = p->size == 0;
+    bool first = p->bytes == 0;
     size_t prefix = first ? prefix_size(pend_id(p), whole) : 0;
-    size_t left = whole.n - p->size, take = left < MUX_FRAGMENT - prefix ? left : MUX_FRAGMENT - prefix;
+    size_t left = whole.n - p->bytes, take = left < MUX_FRAGMENT - prefix ? left : MUX_FRAGMENT - prefix;
     bool last = take == left && prefix + take + DONE.n <= MUX_FRAGMENT;
     size_t n = prefix + take + (last ? DONE.n : 0);
     cp_buf *b = cp_outbox_tail(m->out, CP_FRAME_HEAD_MAX + prefix);
     b->n += cp_frame_head(b->p + b->n, first ? CP_OP_TEXT : CP_OP_CONT, last, n, NULL);
     if (first) b->n = (size_t)(put_prefix(b->p + b->n, pend_id(p), p->status, whole) - b->p);
     cp_outbox_commit(m->out);
-    cp_outbox_add_piece(m->out, p->body, p->size, take);
-    p->size += take;
-    p->bytes += n;
+    cp_outbox_add_piece(m->out, p->body, p->bytes, take);
+    p->bytes += take;
     m->large_bytes -= take;
     if (!last) return;
     cp_outbox_add(m->out, DONE.p, DONE.n);

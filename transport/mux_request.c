@@ -102,23 +102,20 @@ static int read_request(mux *m, const mux_msg *msg, cp_method method, incoming *
 /* ---- dispatch ---- */
 
 static pend *new_pending(mux *m, cp_str id, const incoming *in, uint64_t started_us) {
-    pend *p = pend_add(&m->table, id);
+    pend *p = pend_add(&m->table, id, in->window > 0);
+    pend_flow *flow = pend_flow_of(p);
     p->m = m;
     p->reply.ops = &mux_reply_ops;
     p->state = PEND_RUNNING;
-    p->route = in->match.route;
-    p->index = in->match.index;
+    p->index = (uint16_t)in->match.index;
     p->started_us = started_us;
     p->priority = in->req.priority;
     p->kill_on_disconnect = in->req.kill_on_disconnect;
-    p->window = p->credit = in->window;
+    if (flow) *flow = (pend_flow){.credit = in->window, .window = in->window};
     cp_metric_add(CP_M_PENDING, 1);
-    if (in->req.deadline_ms) {
-        uint64_t at = cp_loop_now(m->t->loop) + in->req.deadline_ms;
-        pend_set_deadline(&m->table, p, at);
-        if (!cp_timer_active(&m->deadline) || m->deadline.at > at)
-            cp_timer_start(m->t->loop, &m->deadline, in->req.deadline_ms, mux_on_deadline);
-    }
+    p->deadline_ms = (uint32_t)in->req.deadline_ms;
+    if (p->deadline_ms && (!cp_timer_active(&m->deadline) || m->deadline.at > pend_deadline(p)))
+        cp_timer_start(m->t->loop, &m->deadline, p->deadline_ms, mux_on_deadline);
     return p;
 }
 
@@ -149,10 +146,13 @@ static void enqueue(mux *m, pend *p, mux_kind kind, yyjson_doc *doc, cp_str text
     p->state = PEND_WAITING;
     p->kind = (uint8_t)kind;
     p->parsed = !text.n;
-    if (p->parsed) p->doc = doc;
-    else p->text = cp_str_dup(text);
-    p->size = p->parsed ? yyjson_doc_get_read_size(doc) : text.n;
-    m->waiting_bytes += p->size;
+    p->bytes = p->parsed ? yyjson_doc_get_read_size(doc) : text.n;
+    if (p->parsed) {
+        p->doc = doc;
+        m->waiting_docs += p->bytes;
+    } else {
+        p->text = backlog_add(&m->texts, text);
+    }
     pend_push(&m->waiting[kind], p);
     if (kind == MUX_LOOP && !cp_timer_active(&m->starved)) {
         m->answered_then = m->answered;
@@ -164,22 +164,26 @@ static void enqueue(mux *m, pend *p, mux_kind kind, yyjson_doc *doc, cp_str text
 static yyjson_doc *waited(mux *m, pend *p, cp_err *err) {
     yyjson_doc *doc = p->parsed ? p->doc : NULL;
     pend_drop(&m->waiting[p->kind], p);
-    m->waiting_bytes -= p->size;
-    if (!p->parsed) {
-        cp_autofree char *text = p->text;
-        doc = cp_json_parse((cp_str){text, p->size}, err);
+    if (p->parsed) {
+        m->waiting_docs -= p->bytes;
+    } else {
+        doc = cp_json_parse((cp_str){p->text, p->bytes}, err);
+        backlog_del(&m->texts, p->text);
     }
     p->doc = NULL;
-    p->size = 0;
+    p->bytes = 0;
     p->state = PEND_RUNNING;
     return doc;
 }
 
 void mux_forget_waiting(mux *m, pend *p) {
     pend_drop(&m->waiting[p->kind], p);
-    m->waiting_bytes -= p->size;
-    if (p->parsed) yyjson_doc_free(p->doc);
-    else free(p->text);
+    if (p->parsed) {
+        m->waiting_docs -= p->bytes;
+        yyjson_doc_free(p->doc);
+    } else {
+        backlog_del(&m->texts, p->text);
+    }
 }
 
 void mux_run_now(mux *m, pend *p) {
@@ -314,14 +318,23 @@ void mux_cancel(mux *m, cp_str id, bool kill) {
 }
 
 void mux_on_deadline(cp_timer *timer) {
-    enum { COARSE_MS = 5 }; /* each run walks all deadlines of the connection */
+    enum { COARSE_MS = 5 }; /* each run walks the whole table */
     mux *m = CP_CONTAINER(timer, mux, deadline);
-    uint64_t now = cp_loop_now(m->t->loop), next;
+    uint64_t now = cp_loop_now(m->t->loop), soonest = 0;
     cp_err err;
     cp_fail(&err, CP_E_DEADLINE_EXCEEDED, "The deadline of the request has passed");
-    for (pend *p; (p = pend_expired(&m->table, now, &next));)
-        if (!mux_give_up(m, p, CP_END_DEADLINE, false, &err)) pend_clear_deadline(&m->table, p);
-    if (next) cp_timer_start(m->t->loop, timer, next - now < COARSE_MS ? COARSE_MS : next - now, mux_on_deadline);
+    for (pend *p = pend_from(&m->table, 0), *next; p; p = next) {
+        uint64_t at = pend_deadline(p);
+        uint32_t bucket = pend_bucket(&m->table, p);
+        next = pend_next(&m->table, p);
+        if (at > now && (!soonest || at < soonest)) soonest = at;
+        if (!at || at > now) continue;
+        p->deadline_ms = 0; /* once, though it may stay */
+        mux_give_up(m, p, CP_END_DEADLINE, false, &err);
+        next = pend_from(&m->table, bucket); /* others may be gone too */
+    }
+    if (soonest)
+        cp_timer_start(m->t->loop, timer, soonest - now < COARSE_MS ? COARSE_MS : soonest - now, mux_on_deadline);
     mux_check_full(m);
 }
 

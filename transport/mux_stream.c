@@ -13,7 +13,10 @@ enum { HEAD_GAP = 4, ENVELOPE = 64, ROOM_MAX = 96 * 1024, LEAST = 64 /* a source
 
 /* ---- readiness ---- */
 
-static bool has_credit(const pend *p) { return !p->window || p->credit > 0; }
+static bool has_credit(pend *p) {
+    const pend_flow *flow = pend_flow_of(p);
+    return !flow || flow->credit > 0;
+}
 
 void mux_wake_stream(mux *m, pend *p) {
     if (p->pulling) {
@@ -60,9 +63,10 @@ void mux_window(mux *m, cp_str id, yyjson_val *bytes) {
         mux_refuse_message(m, id, "window", &err);
         return;
     }
-    if (!p || !p->window) return;
-    p->credit += (int64_t)n;
-    if (p->credit > INT64_C(1) << 53) p->credit = INT64_C(1) << 53;
+    pend_flow *flow = p ? pend_flow_of(p) : NULL;
+    if (!flow) return;
+    flow->credit += (int64_t)n;
+    if (flow->credit > INT64_C(1) << 53) flow->credit = INT64_C(1) << 53;
     if (p->state == PEND_STREAMING) mux_wake_stream(m, p);
 }
 
@@ -108,11 +112,12 @@ static size_t unescaped(const char *p, size_t n) {
 static size_t clamp(size_t v, size_t low, size_t high) { return v < low ? low : v > high ? high : v; }
 
 /* So many bytes that the message, escapes included, probably fits a frame, and the window. */
-static size_t budget_of(const mux *m, const pend *p) {
+static size_t budget_of(const mux *m, pend *p) {
     size_t budget = clamp((size_t)(MUX_FRAGMENT - 1024) * 256 / m->expand, 4096, MUX_CHUNK);
-    if (!p->window || m->draining) return budget;
-    size_t outstanding = (size_t)(p->window > p->credit ? p->window - p->credit : 0);
-    size_t credit = (size_t)p->credit;
+    const pend_flow *flow = pend_flow_of(p);
+    if (!flow || m->draining) return budget;
+    size_t outstanding = (size_t)(flow->window > flow->credit ? flow->window - flow->credit : 0);
+    size_t credit = (size_t)flow->credit;
     if (credit >= 2 * budget) return budget;
     if (credit < 1024 && outstanding) return 0;
     return clamp(credit / 2, LEAST, budget); /* half: newlines and quotes are two bytes each */
@@ -152,7 +157,7 @@ static cp_pull pull_event(mux *m, pend *p, size_t budget) {
         size_t n = b->n - data;
         if (n > budget / 2) m->expand = (uint32_t)clamp(n * 256 / budget, 256, 256 * 8);
         m->last_event = (uint32_t)n;
-        if (p->window) p->credit -= (int64_t)unescaped(b->p + data, n);
+        if (p->windowed) pend_flow_of(p)->credit -= (int64_t)unescaped(b->p + data, n);
         put_tail(b, &ev);
         frame_in_place(b, start);
         p->bytes += b->n - start;

@@ -18,6 +18,9 @@ static uint32_t hash_of(cp_str id) {
     return h ^ h >> 15;
 }
 
+/* Those without an id cannot be asked for, but are among all. */
+static uint32_t hash_of_nameless(const pend *p) { return (uint32_t)((uintptr_t)p >> 4) * 2654435769u >> 8; }
+
 pend *pend_find(const pend_table *t, cp_str id) {
     if (!t->count || !id.n) return NULL;
     uint32_t h = hash_of(id);
@@ -27,72 +30,63 @@ pend *pend_find(const pend_table *t, cp_str id) {
 }
 
 static void insert(pend_table *t, pend *p) {
-    if (!p->id_n) return; /* any number of them, and none can be asked for */
-    pend **b = &t->buckets[p->hash & (t->nbuckets - 1)];
+    pend **b = &t->buckets[pend_bucket(t, p)];
     p->hash_next = *b;
     *b = p;
 }
 
 static void resize(pend_table *t, uint32_t n) {
-    free(t->buckets);
+    pend_table old = *t;
     t->buckets = cp_alloc(n * sizeof *t->buckets);
     t->nbuckets = n;
-    for (pend *p = t->all; p; p = p->next) insert(t, p);
+    for (pend *p = pend_from(&old, 0), *next; p; p = next) {
+        next = pend_next(&old, p);
+        insert(t, p);
+    }
+    free(old.buckets);
 }
 
-pend *pend_add(pend_table *t, cp_str id) {
-    pend *p = cp_alloc(sizeof *p + id.n);
+/* Behind the id, where a pend_flow may stand. */
+static size_t flow_at(size_t id_n) {
+    size_t align = _Alignof(pend_flow), end = offsetof(pend, id) + id_n;
+    return (end + align - 1) / align * align;
+}
+
+pend_flow *pend_flow_of(pend *p) { return p->windowed ? (pend_flow *)(void *)((char *)p + flow_at(p->id_n)) : NULL; }
+
+pend *pend_add(pend_table *t, cp_str id, bool windowed) {
+    size_t size = windowed ? flow_at(id.n) + sizeof(pend_flow) : offsetof(pend, id) + id.n;
+    pend *p = cp_alloc(size > sizeof *p ? size : sizeof *p);
+    p->windowed = windowed;
     if (id.n) memcpy(p->id, id.p, id.n);
     p->id_n = (uint16_t)id.n;
-    p->hash = hash_of(id);
+    p->hash = id.n ? hash_of(id) : hash_of_nameless(p);
     if (t->count >= t->nbuckets) resize(t, t->nbuckets ? t->nbuckets * 2 : FIRST_BUCKETS);
     insert(t, p);
-    p->next = t->all;
-    if (p->next) p->next->prev = p;
-    t->all = p;
     t->count++;
     return p;
 }
 
-void pend_clear_deadline(pend_table *t, pend *p) {
-    if (!p->deadline_at) return;
-    if (p->timed_prev) p->timed_prev->timed_next = p->timed_next;
-    else t->timed = p->timed_next;
-    if (p->timed_next) p->timed_next->timed_prev = p->timed_prev;
-    p->timed_prev = p->timed_next = NULL;
-    p->deadline_at = 0;
+pend *pend_from(const pend_table *t, uint32_t bucket) {
+    for (; bucket < t->nbuckets; bucket++)
+        if (t->buckets[bucket]) return t->buckets[bucket];
+    return NULL;
+}
+
+pend *pend_next(const pend_table *t, const pend *p) {
+    return p->hash_next ? p->hash_next : pend_from(t, pend_bucket(t, p) + 1);
 }
 
 void pend_unlink(pend_table *t, pend *p) {
-    pend_clear_deadline(t, p);
-    pend **b = &t->buckets[p->hash & (t->nbuckets - 1)];
-    while (p->id_n && *b != p) b = &(*b)->hash_next;
-    if (p->id_n) *b = p->hash_next;
-    if (p->prev) p->prev->next = p->next;
-    else t->all = p->next;
-    if (p->next) p->next->prev = p->prev;
-    p->prev = p->next = p->hash_next = NULL;
+    pend **b = &t->buckets[pend_bucket(t, p)];
+    while (*b != p) b = &(*b)->hash_next;
+    *b = p->hash_next;
+    p->hash_next = NULL;
     if (--t->count == 0 && t->nbuckets > FIRST_BUCKETS) { /* an idle connection is a cheap one */
         free(t->buckets);
         t->buckets = NULL;
         t->nbuckets = 0;
     }
-}
-
-void pend_set_deadline(pend_table *t, pend *p, uint64_t at) {
-    p->deadline_at = at;
-    p->timed_next = t->timed;
-    if (p->timed_next) p->timed_next->timed_prev = p;
-    t->timed = p;
-}
-
-pend *pend_expired(const pend_table *t, uint64_t now, uint64_t *next) {
-    *next = 0;
-    for (pend *p = t->timed; p; p = p->timed_next) {
-        if (p->deadline_at <= now) return p;
-        if (!*next || p->deadline_at < *next) *next = p->deadline_at;
-    }
-    return NULL;
 }
 
 void pend_push(pend_queue *q, pend *p) {

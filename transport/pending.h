@@ -1,6 +1,8 @@
 #pragma once
 /* The pending table of one multiplexed connection: requests that have not had their last message (design.md section 3).
- * Loop thread only; memory and links, no policy. An entry costs about 200 bytes and its id. */
+ * Loop thread only; memory and links, no policy. Ten thousand entries may wait on a socket, so an entry is small: about
+ * 120 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
+ * is not held. */
 #include "handlers/request.h"
 #include "handlers/router.h"
 #include "transport/outbox.h"
@@ -14,54 +16,63 @@ typedef enum {
     PEND_SENDING,   /* its large response goes out piece by piece */
 } pend_state;
 
+/* Of a stream that was asked for with a window. */
+typedef struct pend_flow {
+    int64_t credit, window; /* bytes that may still be sent; at first */
+} pend_flow;
+
 typedef struct pend {
     cp_reply reply;
     struct mux *m; /* NULL: answered or disconnected, but the handler still holds the reply */
     struct pend *hash_next;
-    struct pend *prev, *next;             /* all of the connection */
-    struct pend *timed_prev, *timed_next; /* those with a deadline */
-    struct pend *q_prev, *q_next;         /* the queue it is in, if any */
+    struct pend *q_prev, *q_next; /* the queue it is in, if any */
     union {
         cp_source *src;       /* STREAMING */
         cp_outbox_body *body; /* SENDING */
         yyjson_doc *doc;      /* WAITING: its message as it was parsed, when that was much work */
-        char *text;           /* WAITING and not `parsed`: `size` bytes */
+        char *text;           /* WAITING and not `parsed`: `bytes` of it */
     };
-    const cp_route *route;
-    size_t size; /* WAITING: of its message. SENDING: of the part that has gone out */
     uint64_t started_us;
-    uint64_t deadline_at;   /* cp_loop_now; 0 none */
-    uint64_t bytes;         /* sent so far */
-    int64_t credit, window; /* STREAMING with window > 0: bytes that may still be sent */
-    int32_t deficit;
+    uint64_t bytes; /* WAITING: of its message. Else sent so far; SENDING: of the body */
     uint32_t hash;
-    uint32_t index; /* of the route, for metrics */
-    uint16_t status;
+    uint32_t deadline_ms; /* from its start; 0 none */
+    union {
+        int32_t deficit; /* STREAMING */
+        uint16_t status; /* SENDING */
+    };
+    uint16_t index; /* of the route */
     uint16_t id_n;
     uint8_t state;
     uint8_t priority;
-    uint8_t kind; /* the mux's: which of its limits it counts for */
-    bool runs;    /* counted as running */
-    bool kill_on_disconnect, queued, pulling, woken, parsed;
-    char id[]; /* JSON text; empty: the request had none, and it cannot be found */
+    uint8_t kind;  /* the mux's: which of its limits it counts for */
+    bool runs : 1; /* counted as running */
+    bool kill_on_disconnect : 1, queued : 1, pulling : 1, woken : 1, parsed : 1;
+    bool windowed : 1; /* a pend_flow follows the id */
+    char id[];         /* JSON text; empty: the request had none, and it cannot be found */
 } pend;
 
 static inline cp_str pend_id(const pend *p) { return (cp_str){p->id, p->id_n}; }
+/* cp_now_ms; 0 none. */
+static inline uint64_t pend_deadline(const pend *p) {
+    return p->deadline_ms ? p->started_us / 1000 + p->deadline_ms : 0;
+}
 
 typedef struct pend_table {
     pend **buckets;
     uint32_t nbuckets, count;
-    pend *all;
-    pend *timed;
 } pend_table;
 
 pend *pend_find(const pend_table *t, cp_str id);
-pend *pend_add(pend_table *t, cp_str id); /* zeroed; the caller has looked that the id is free */
-void pend_unlink(pend_table *t, pend *p); /* out of the table and the deadlines; the caller frees */
-void pend_set_deadline(pend_table *t, pend *p, uint64_t at);
-void pend_clear_deadline(pend_table *t, pend *p);
-/* The first entry whose deadline has passed, or NULL and *next (0: no deadline at all). */
-pend *pend_expired(const pend_table *t, uint64_t now, uint64_t *next);
+/* Zeroed, and one that may get a window; the caller has looked that the id is free. */
+pend *pend_add(pend_table *t, cp_str id, bool windowed);
+void pend_unlink(pend_table *t, pend *p); /* out of the table; the caller frees */
+pend_flow *pend_flow_of(pend *p);         /* NULL: it has no window */
+
+/* All, in no order: pend_from(t, 0), then pend_next. Where entries may end on the way, go on with pend_from(t, bucket),
+ * that being the pend_bucket of the one that ended: all that stood before it were seen. None may be added meanwhile. */
+pend *pend_from(const pend_table *t, uint32_t bucket); /* the first of that bucket or a later one; NULL: no more */
+pend *pend_next(const pend_table *t, const pend *p);
+static inline uint32_t pend_bucket(const pend_table *t, const pend *p) { return p->hash & (t->nbuckets - 1); }
 
 /* Queues by priority, first in first out within one. */
 typedef struct pend_queue {

@@ -143,9 +143,9 @@ static void metrics(void **state) {
     (void)state;
     cp_match ping = cp_router_match(fake.router, CP_GET, CP_STR("/api/ping"));
     cp_match none = cp_router_match(fake.router, CP_GET, CP_STR("/secret-path"));
-    cp_router_count(fake.router, &ping, 200, 70);
-    cp_router_count(fake.router, &ping, 200, 80);
-    cp_router_count(fake.router, &none, 404, 10);
+    cp_router_count(fake.router, ping.index, 200, 70);
+    cp_router_count(fake.router, ping.index, 200, 80);
+    cp_router_count(fake.router, none.index, 404, 10);
     ask(&c, CP_GET, "/metrics", NULL);
     const char *z = cp_buf_z(&c.res.body);
     assert_non_null(strstr(z, "conflux_requests_total{method=\"GET\",route=\"/api/ping\",status=\"200\"} 2\n"));

@@ -206,8 +206,8 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
     yyjson_doc_free(doc);
 }
 
-void cp_router_count(cp_router *r, const cp_match *m, int status, uint64_t us) {
-    (void)m, (void)status, (void)us;
+void cp_router_count(cp_router *r, unsigned index, int status, uint64_t us) {
+    (void)index, (void)status, (void)us;
     r->counted++;
 }
 

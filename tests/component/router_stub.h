@@ -8,11 +8,17 @@ extern const size_t test_nroutes;
 
 cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
     (void)r;
-    cp_match m = {.method_unknown = method == CP_METHOD_UNKNOWN, .is_head = method == CP_HEAD};
+    cp_match m = {
+        .method_unknown = method == CP_METHOD_UNKNOWN, .is_head = method == CP_HEAD, .index = (unsigned)test_nroutes};
     for (size_t i = 0; i < test_nroutes; i++)
         if (test_routes[i].method == (m.is_head ? CP_GET : method) && cp_str_is(path, test_routes[i].pattern))
             m.route = &test_routes[m.index = (unsigned)i];
     return m;
+}
+
+const cp_route *cp_router_route(const cp_router *r, unsigned index) {
+    (void)r;
+    return index < test_nroutes ? &test_routes[index] : NULL;
 }
 
 void cp_router_refuse(const cp_match *m, cp_result *res) {

@@ -102,8 +102,8 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
     yyjson_doc_free(doc);
 }
 
-void cp_router_count(cp_router *r, const cp_match *m, int status, uint64_t us) {
-    (void)r, (void)m, (void)us;
+void cp_router_count(cp_router *r, unsigned index, int status, uint64_t us) {
+    (void)r, (void)index, (void)us;
     counted.total++;
     counted.by_status[status]++;
 }

@@ -18,7 +18,7 @@ static void entries_are_found_until_unlinked(void **state) {
     char text[32];
     for (int i = 0; i < N; i++) {
         assert_null(pend_find(&t, id_of(i, text)));
-        all[i] = pend_add(&t, id_of(i, text));
+        all[i] = pend_add(&t, id_of(i, text), false);
     }
     assert_int_equal(t.count, N);
     for (int i = 0; i < N; i++) assert_ptr_equal(pend_find(&t, id_of(i, text)), all[i]);
@@ -29,51 +29,99 @@ static void entries_are_found_until_unlinked(void **state) {
         free(all[i]);
     }
     assert_int_equal(t.count, 0);
-    assert_null(t.all);
+    assert_null(pend_from(&t, 0));
     assert_null(t.buckets); /* an idle connection keeps nothing */
 }
 
 static void entries_without_id_are_not_found(void **state) {
     (void)state;
     pend_table t = {0};
-    pend *a = pend_add(&t, (cp_str){0}), *b = pend_add(&t, (cp_str){0});
+    pend *a = pend_add(&t, (cp_str){0}, false), *b = pend_add(&t, (cp_str){0}, false);
     assert_null(pend_find(&t, (cp_str){0}));
     assert_int_equal(t.count, 2);
     pend_unlink(&t, a);
-    assert_ptr_equal(t.all, b);
+    assert_ptr_equal(pend_from(&t, 0), b);
+    assert_null(pend_next(&t, b));
     pend_unlink(&t, b);
     free(a);
     free(b);
     free(t.buckets);
 }
 
-static void deadlines(void **state) {
+static size_t count_all(const pend_table *t) {
+    size_t n = 0;
+    for (const pend *p = pend_from(t, 0); p; p = pend_next(t, p)) n++;
+    return n;
+}
+
+static void all_are_walked_with_and_without_id(void **state) {
+    (void)state;
+    enum { N = 3000 };
+    pend_table t = {0};
+    char text[32];
+    assert_null(pend_from(&t, 0));
+    for (int i = 0; i < N; i++) {
+        pend_add(&t, i % 3 ? id_of(i, text) : (cp_str){0}, false);
+        if (i % 500 == 0) assert_int_equal(count_all(&t), i + 1);
+    }
+    assert_int_equal(count_all(&t), N);
+    /* some end on the way, and each time another with it, which may be the next */
+    size_t seen = 0, gone = 0;
+    for (pend *p = pend_from(&t, 0), *next; p; p = next) {
+        uint32_t bucket = pend_bucket(&t, p);
+        next = pend_next(&t, p);
+        if (p->runs) continue; /* seen before */
+        seen++;
+        p->runs = true;
+        if (seen % 4) continue;
+        pend *other = next ? next : pend_from(&t, 0);
+        if (other != p) {
+            gone += !other->runs;
+            pend_unlink(&t, other);
+            free(other);
+        }
+        pend_unlink(&t, p);
+        free(p);
+        next = pend_from(&t, bucket);
+    }
+    assert_int_equal(seen + gone, N);
+    assert_int_equal(count_all(&t), t.count);
+    uint32_t bucket = 0;
+    for (pend *p; (p = pend_from(&t, bucket)); free(p)) {
+        bucket = pend_bucket(&t, p);
+        pend_unlink(&t, p);
+    }
+    assert_int_equal(t.count, 0);
+    assert_null(t.buckets);
+}
+
+static void a_window_is_kept_behind_the_id(void **state) {
     (void)state;
     pend_table t = {0};
-    uint64_t next;
-    pend *a = pend_add(&t, CP_STR("1")), *b = pend_add(&t, CP_STR("2")), *c = pend_add(&t, CP_STR("3"));
-    assert_null(pend_expired(&t, 100, &next));
-    assert_int_equal(next, 0);
-    pend_set_deadline(&t, a, 150);
-    pend_set_deadline(&t, b, 120);
-    pend_set_deadline(&t, c, 130);
-    assert_null(pend_expired(&t, 119, &next));
-    assert_int_equal(next, 120);
-    assert_ptr_equal(pend_expired(&t, 120, &next), b);
-    pend_clear_deadline(&t, b);
-    pend_clear_deadline(&t, b); /* harmless */
-    assert_null(pend_expired(&t, 125, &next));
-    assert_int_equal(next, 130);
-    pend_unlink(&t, c);
-    assert_null(pend_expired(&t, 149, &next));
-    assert_int_equal(next, 150);
-    pend_unlink(&t, a);
-    pend_unlink(&t, b);
-    assert_null(t.timed);
-    free(a);
-    free(b);
-    free(c);
+    char id[64] = {0};
+    for (size_t n = 0; n <= sizeof id; n++) {
+        for (size_t i = 0; i < n; i++) id[i] = (char)('a' + (n + i) % 26);
+        pend *p = pend_add(&t, (cp_str){id, n}, true), *plain = pend_add(&t, (cp_str){0}, false);
+        *pend_flow_of(p) = (pend_flow){.credit = -1, .window = INT64_MAX};
+        assert_true(cp_str_eq(pend_id(p), (cp_str){id, n}));
+        assert_int_equal(pend_flow_of(p)->credit, -1);
+        assert_null(pend_flow_of(plain));
+        pend_unlink(&t, p);
+        pend_unlink(&t, plain);
+        free(p);
+        free(plain);
+    }
     free(t.buckets);
+}
+
+static void a_deadline_counts_from_the_start(void **state) {
+    (void)state;
+    pend p = {.started_us = 5000999};
+    assert_int_equal(pend_deadline(&p), 0);
+    p.deadline_ms = 20;
+    assert_int_equal(pend_deadline(&p), 5020);
+    p.deadline_ms = INT32_MAX;
+    assert_int_equal(pend_deadline(&p), UINT64_C(5000) + INT32_MAX);
 }
 
 static void queues_are_fifo_within_a_priority(void **state) {
@@ -95,14 +143,16 @@ static void queues_are_fifo_within_a_priority(void **state) {
 
 static void an_entry_is_small(void **state) {
     (void)state;
-    assert_true(sizeof(pend) <= 216); /* 256 with a UUID for its id */
+    assert_true(sizeof(pend) <= 112); /* with a UUID for its id, and what waits for it, 256 */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_are_found_until_unlinked),
         cmocka_unit_test(entries_without_id_are_not_found),
-        cmocka_unit_test(deadlines),
+        cmocka_unit_test(all_are_walked_with_and_without_id),
+        cmocka_unit_test(a_window_is_kept_behind_the_id),
+        cmocka_unit_test(a_deadline_counts_from_the_start),
         cmocka_unit_test(queues_are_fifo_within_a_priority),
         cmocka_unit_test(an_entry_is_small),
     };
