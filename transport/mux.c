@@ -45,6 +45,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     for (pend *p; (p = pend_from(&m->table, bucket)); mux_lose(m, p)) bucket = pend_bucket(&m->table, p);
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);
+    cp_timer_stop(m->t->loop, &m->paced);
     free(m->table.buckets);
     cp_buf_free(&m->parked);
     free(m);
@@ -124,6 +125,7 @@ const cp_ws_endpoint cp_ws_mux = {
     .name = "mux",
     .open = mux_open,
     .message = mux_on_message,
+    .pong = mux_pong,
     .writable = mux_writable,
     .close = mux_close,
     .pending = mux_pending,

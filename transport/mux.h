@@ -11,12 +11,15 @@
  * - A "stdin" message with "ack": true is answered by {"type":"stdin","id",…,"bytes":N}, N being the bytes of its data,
  *   when the command's pipe has taken them (or nobody will read them). A sender that bounds what is unacknowledged
  * never meets LIMIT_EXCEEDED, however slowly the command reads.
+ * - Pings go out among the data of streams and large responses. Who answers them, as RFC 6455 section 5.5.2 has it, is
+ *   not sent more than some hundred kilobytes ahead of its reading, so that an answer has little before it (pace.h).
  * - cancel, stdin and window name a request by the id it was sent with, string or number.
  * - An error with an id ends that request, unless it has "of": "stdin" or "window": then that message was refused, and
  *   the request goes on.
  *
  * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
 #include "transport/backlog.h"
+#include "transport/pace.h"
 #include "transport/pending.h"
 #include "transport/ws.h"
 
@@ -42,6 +45,10 @@ enum {
     MUX_WINDOW_MOST = 1 << 20,
     MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
     MUX_STARVED_MS = 10,
+    MUX_PROBE_STREAM = 64 * 1024, /* bytes from one probe of the pace to the next; see pace.h */
+    MUX_PROBE_LARGE = 512 * 1024,
+    MUX_LARGE_AHEAD = 1024 * 1024, /* so much more of a large response may be unread: most go out without a wait */
+    MUX_PACED_MS = 250,            /* a peer that answers no probe for so long may be further behind */
 };
 
 struct mux_job;
@@ -73,6 +80,8 @@ typedef struct mux {
     uint32_t answered, answered_then; /* replies of those; at the last look of `starved` */
     int64_t reply_size;               /* of those, on average */
     cp_timer starved;
+    pace pace; /* of streams and large responses */
+    cp_timer paced;
     struct mux_ack *acks; /* receipts that the peer waits for */
     bool full;            /* too many bytes are owed to the peer: nothing is read */
     bool pulling;         /* a source is writing into the outbox */
@@ -152,6 +161,7 @@ void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_u
 void mux_end(mux *m, pend *p, int status, bool orphan);
 /* Writable: sends what may be sent now. */
 void mux_pull(mux *m);
+void mux_pong(cp_ws *ws, cp_str payload);
 size_t mux_held(const mux *m); /* bytes owed to the peer, outbox included */
 void mux_check_full(mux *m);   /* pauses and resumes the reading */
 

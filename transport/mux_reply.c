@@ -299,6 +299,7 @@ static void send_fragment(mux *m) {
     cp_outbox_commit(m->out);
     cp_outbox_add_piece(m->out, p->body, p->bytes, take);
     p->bytes += take;
+    pace_sent(&m->pace, take);
     m->large_bytes -= take;
     if (!last) return;
     cp_outbox_add(m->out, DONE.p, DONE.n);
@@ -306,12 +307,50 @@ static void send_fragment(mux *m) {
     mux_end(m, p, p->status, false);
 }
 
+/* ---- not too far ahead of the peer's reading ---- */
+
+static bool too_far(const mux *m, uint64_t extra) {
+    bool reads = !m->full && !m->job; /* the answers to our probes */
+    return reads && !m->draining && pace_full(&m->pace, extra);
+}
+
 /* Large responses and streams take turns, so that neither starves. */
-static bool large_turn(const mux *m) { return m->large.mask && (m->turn <= 0 || !m->streams.mask); }
+static bool large_turn(const mux *m) { return m->large.mask && (m->turn <= 0 || !m->streams.mask || too_far(m, 0)); }
+
+static bool paced(const mux *m) {
+    return m->sending || m->large.mask ? too_far(m, MUX_LARGE_AHEAD) : m->streams.mask && too_far(m, 0);
+}
+
+static void on_paced(cp_timer *timer) {
+    mux *m = CP_CONTAINER(timer, mux, paced);
+    if (!paced(m)) return;
+    cp_timer_start(m->t->loop, timer, MUX_PACED_MS, on_paced);
+    if (pace_stuck(&m->pace)) cp_outbox_wake(m->out);
+}
+
+void mux_pong(cp_ws *ws, cp_str payload) {
+    mux *m = cp_ws_data(ws);
+    pace_answered(&m->pace, payload, cp_now_us());
+    if (cp_timer_active(&m->paced)) cp_outbox_wake(m->out);
+}
+
+static void probe(mux *m) {
+    char ping[CP_FRAME_HEAD_MAX + PACE_PROBE], payload[PACE_PROBE];
+    if (!pace_due(&m->pace, m->sending ? MUX_PROBE_LARGE : MUX_PROBE_STREAM)) return;
+    pace_probe(&m->pace, cp_now_us(), payload);
+    size_t n = cp_frame_head(ping, CP_OP_PING, true, PACE_PROBE, NULL);
+    memcpy(ping + n, payload, PACE_PROBE);
+    cp_outbox_add(m->out, ping, n + PACE_PROBE);
+}
 
 void mux_pull(mux *m) {
     while (cp_outbox_has_room(m->out)) {
         flush_parked(m);
+        probe(m);
+        if (paced(m)) {
+            if (!cp_timer_active(&m->paced)) cp_timer_start(m->t->loop, &m->paced, MUX_PACED_MS, on_paced);
+            break;
+        }
         if (m->sending) {
             send_fragment(m);
         } else if (large_turn(m)) {

@@ -182,6 +182,7 @@ static void finish(mux *m, pend *p, cp_pull how) {
 static void charge(mux *m, pend *p, size_t n) {
     m->class_credit[p->priority] -= (int64_t)n;
     m->turn -= (int64_t)n;
+    pace_sent(&m->pace, n);
     p->deficit -= (int32_t)n;
     if (p->deficit > 0) return;
     p->deficit += MUX_QUANTUM;

@@ -164,7 +164,7 @@ static void arm(cp_ws *ws) {
 
 static void check_open(cp_ws *ws) {
     uint64_t now = cp_loop_now(loop_of(ws)), half = (uint64_t)ws->t->config->ping_interval / 2;
-    if (cp_outbox_queued(&ws->out)) { /* slow, not dead */
+    if (cp_outbox_queued(&ws->out) || (ws->ep->busy && ws->ep->busy(ws))) { /* slow, not dead */
         ws->unanswered = 0;
         if (cp_outbox_stalled_ms(&ws->out) >= cp_outbox_stall_limit((uint64_t)ws->t->config->stall_timeout)) {
             log_end(ws, "ws.stalled", "the peer takes nothing", CP_CLOSE_POLICY);
@@ -221,6 +221,8 @@ static void on_event(cp_ws *ws, const cp_frame_event *ev) {
         fail_with(ws, ev->code, ev->payload);
         return;
     case CP_FRAME_PONG:
+        if (ws->ep->pong && !ws->ended) ws->ep->pong(ws, ev->payload);
+        return;
     case CP_FRAME_NEED_MORE: return;
     }
 }

@@ -13,12 +13,14 @@ typedef struct cp_ws_endpoint {
     const char *name;
     int (*open)(cp_ws *ws);                                     /* sets ws_data */
     void (*message)(cp_ws *ws, bool binary, char *p, size_t n); /* p is writable and borrowed for the call */
+    void (*pong)(cp_ws *ws, cp_str payload);                    /* may be NULL */
     void (*writable)(cp_ws *ws);                                /* the outbox has room again: pull */
     void (*close)(cp_ws *ws, uint16_t code);                    /* once; frees ws_data; nothing can be sent any more */
     void (*pending)(cp_ws *ws, cp_jw *w);                       /* for /api/pending: array entries; may be NULL */
     /* The server is ending: finish what can be finished now. NULL: nothing to do. */
     void (*drain)(cp_ws *ws);
-    /* True while something is left that has not been put into the outbox: a close waits for it. NULL: never. */
+    /* True while something is left that has not been put into the outbox: a close waits for it, and a peer that answers
+     * no ping is slow, not dead. NULL: never. */
     bool (*busy)(cp_ws *ws);
     size_t (*held)(cp_ws *ws); /* bytes of replies waiting outside the outbox, for /api/pending; may be NULL */
 } cp_ws_endpoint;

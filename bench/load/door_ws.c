@@ -79,8 +79,7 @@ static void ws_take(conn *c, char *p, size_t n, uint64_t now) {
         at += used;
         errno = 0;
         if (ev.kind == CP_FRAME_CLOSE || ev.kind == CP_FRAME_ERROR) die("the WebSocket was closed");
-        if (ev.kind == CP_FRAME_PING)
-            cp_frame_put(&c->out, CP_OP_PONG, true, ev.payload.p, ev.payload.n, (const uint8_t[4]){1, 2, 3, 4});
+        if (ev.kind == CP_FRAME_PING) ws_put_pong(&c->out, ev.payload);
         if (ev.kind == CP_FRAME_MESSAGE) message(c, ev.payload, now);
     }
 }

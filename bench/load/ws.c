@@ -35,10 +35,11 @@ int ws_dial(void) {
     return fd;
 }
 
-void ws_put(cp_buf *out, const char *p, size_t n) {
-    static const uint8_t mask[4] = {0x12, 0x34, 0x56, 0x78};
-    cp_frame_put(out, CP_OP_TEXT, true, p, n, mask);
-}
+static const uint8_t mask[4] = {0x12, 0x34, 0x56, 0x78};
+
+void ws_put_pong(cp_buf *out, cp_str payload) { cp_frame_put(out, CP_OP_PONG, true, payload.p, payload.n, mask); }
+
+void ws_put(cp_buf *out, const char *p, size_t n) { cp_frame_put(out, CP_OP_TEXT, true, p, n, mask); }
 
 void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body,
                     int64_t credit) {
@@ -56,12 +57,18 @@ void ws_put_request(cp_buf *out, const char *id, const char *method, const char 
 
 void ws_until(int fd, cp_frame_in *d, bool (*take)(void *ctx, cp_str message), void *ctx) {
     static char in[256 << 10];
+    static cp_buf pong;
     for (;;) {
         ssize_t k = read(fd, in, sizeof in);
         if (k <= 0) die("the WebSocket ended");
         cp_frame_event ev;
         for (size_t at = 0, used; cp_frame_next(d, in + at, (size_t)k - at, &used, &ev) != CP_FRAME_NEED_MORE;) {
             at += used;
+            if (ev.kind == CP_FRAME_PING) {
+                cp_buf_clear(&pong);
+                ws_put_pong(&pong, ev.payload);
+                sock_send(fd, pong.p, pong.n);
+            }
             if (ev.kind == CP_FRAME_MESSAGE && take(ctx, ev.payload)) return;
         }
     }

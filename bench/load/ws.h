@@ -9,6 +9,7 @@
 int ws_dial(void);
 /* Appends a whole text message. */
 void ws_put(cp_buf *out, const char *p, size_t n);
+void ws_put_pong(cp_buf *out, cp_str payload);
 /* Appends a request with this id; body: JSON or NULL. credit: of a stream; 0: it needs none. */
 void ws_put_request(cp_buf *out, const char *id, const char *method, const char *path, const cp_buf *body,
                     int64_t credit);

@@ -256,6 +256,81 @@ static void large_responses_do_not_starve_small_ones(void **state) {
     expect_start(x->c, "{\"type\":\"response\",\"id\":\"L2\"");
 }
 
+/* ---- how far behind in reading a peer may be ---- */
+
+typedef struct reading {
+    uint64_t bytes; /* of text messages */
+    bool ended;
+    size_t probes, answered;
+    char probe[PACE_PROBE]; /* the newest */
+} reading;
+
+static void answer_probe(fixture *x, reading *r) {
+    client_frame(x->c, CP_OP_PONG, true, r->probe, sizeof r->probe);
+    r->answered++;
+}
+
+/* Reads until nothing comes any more, and answers the first `most` probes. */
+static void read_on(fixture *x, reading *r, size_t most) {
+    for (int quiet = 0; quiet < 20;) {
+        assert_true(r->bytes < 100000000);
+        cp_loop_once(x->h->t.loop, 1);
+        quiet = client_read(x->c) ? 0 : quiet + 1;
+        cp_frame_event ev;
+        size_t used;
+        for (; cp_frame_next(&x->c->in, x->c->got.p + x->c->at, x->c->got.n - x->c->at, &used, &ev) !=
+               CP_FRAME_NEED_MORE;) {
+            x->c->at += used;
+            if (ev.kind == CP_FRAME_MESSAGE) {
+                r->bytes += ev.payload.n;
+                r->ended |= cp_str_starts(ev.payload, CP_STR("{\"type\":\"response\""));
+            } else if (ev.kind == CP_FRAME_PING && ev.payload.n == PACE_PROBE) {
+                memcpy(r->probe, ev.payload.p, PACE_PROBE);
+                r->probes++;
+                if (r->answered < most) answer_probe(x, r);
+            }
+        }
+        x->c->at = x->c->got.n = 0;
+    }
+}
+
+static void a_stream_stops_at_what_the_peer_has_not_read(void **state) {
+    fixture *x = *state;
+    reading r = {0};
+    client_text(x->c, "{\"type\":\"request\",\"id\":1,\"method\":\"POST\",\"path\":\"/stream?n=1000000000\"}");
+    read_on(x, &r, 1); /* the others it "has not read" */
+    assert_int_equal(r.answered, 1);
+    for (int i = 0; i < 20; i++) {
+        assert_true(r.probes > r.answered);
+        uint64_t before = r.bytes;
+        answer_probe(x, &r);
+        read_on(x, &r, 0);
+        assert_true(r.bytes > before);
+        /* the limit, the round trip's share, and what MUX_PACED_MS may have added on a slow machine */
+        assert_true(r.bytes - before < 16 * PACE_QUEUE);
+    }
+    client_text(x->c, "{\"type\":\"request\",\"id\":2,\"path\":\"/sized?n=900000\"}"); /* goes out whole */
+    read_on(x, &r, 0);
+    assert_true(r.ended);
+}
+
+static void who_answers_no_probe_gets_all(void **state) {
+    fixture *x = *state;
+    for (size_t answers = 0; answers < 2; answers++) { /* never; then at first only */
+        reading r = {0};
+        client_text(x->c, "{\"type\":\"request\",\"id\":1,\"method\":\"POST\",\"path\":\"/stream?n=8000000\"}");
+        client_text(x->c, "{\"type\":\"request\",\"id\":2,\"path\":\"/sized?n=8000000\"}");
+        uint64_t until = cp_now_ms() + PATIENCE_MS;
+        while (r.bytes < 16000000) {
+            assert_true(cp_now_ms() < until);
+            read_on(x, &r, answers);
+        }
+        assert_int_equal(r.answered, answers);
+        assert_true(r.ended);
+        assert_true(r.probes > 8);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(frames_are_at_most_64k),
@@ -267,6 +342,8 @@ int main(void) {
         TEST(slow_reader_of_late_replies),
         TEST(stdin_for_a_waiting_request),
         TEST(large_responses_do_not_starve_small_ones),
+        TEST(a_stream_stops_at_what_the_peer_has_not_read),
+        TEST(who_answers_no_probe_gets_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
