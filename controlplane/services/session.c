@@ -266,7 +266,7 @@ int cp_session_create(cp_services *svc, const cp_session_spec *spec, cp_session_
     if (!s) return -1;
     s->on_created = done;
     s->created_arg = arg;
-    session_job_push(s, session_job_internal(s, JOB_SYNC), false);
+    session_job_push(s, session_job_new(s, JOB_SYNC), false);
     session_pump(s);
     return 0;
 }
@@ -434,7 +434,7 @@ static int restore(cp_services *svc, struct session_held *held, cp_err *err) {
     s->held = NULL;
     if (revived) {
         session_inherit(s, held);
-        session_job_push(s, session_job_internal(s, JOB_SYNC), false);
+        session_job_push(s, session_job_new(s, JOB_SYNC), false);
         session_pump(s);
         return 0;
     }

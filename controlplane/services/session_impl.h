@@ -1,5 +1,5 @@
 #pragma once
-/* Inside of the sessions: what session.c, session_shell.c, session_job.c and session_fifo.c share. Nobody else includes
+/* Inside of the sessions: what session.c, session_shell.c, session_job.c and the like share. Nobody else includes
  * this. */
 #include <pthread.h>
 
@@ -130,8 +130,8 @@ struct cp_session {
     unsigned silent_polls;
 
     /* a busy shell */
-    cp_timer interrupt;
-    uint64_t interrupt_since;
+    cp_timer unwedge;
+    uint64_t unwedge_since;
     bool replacing;
     int exports_fd; /* FIFO x; -1 until needed */
     cp_io exports_io;
@@ -235,12 +235,18 @@ void session_report(struct cp_session *s, const cp_report *r);
 void session_shell_ended(struct cp_session *s, const cp_exit *x);
 void session_abandon(struct cp_session *s); /* without a word: the services are being closed */
 void session_fail_waiting(struct cp_session *s, const cp_err *err);
-struct session_job *session_job_internal(struct cp_session *s, session_job_kind kind);
+struct session_job *session_job_new(struct cp_session *s, session_job_kind kind); /* exec NULL: one of our own */
+void session_job_unref(struct session_job *j);
+void session_job_leave(struct session_job *j);  /* the queue that it waits in */
+void session_job_settle(struct session_job *j); /* ends its turn when nothing is awaited any more */
+cp_mark session_mark_of(const struct session_job *j);
 void session_job_push(struct cp_session *s, struct session_job *j, bool front);
 void session_turn_over(struct cp_session *s);
-void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d);
 void session_release(struct session_job *j, unsigned which); /* of the command at turn, from the depot */
 void session_unanswered(struct cp_session *s);               /* what a former server began will not be reported */
 void session_no_pid(struct cp_session *s); /* the background command at turn will not report its pid */
+
+/* session_backend.c */
+extern const cp_exec_backend session_backend;
 /* From a snapshot, what belongs to the command at turn. */
 void session_collect_owned(struct session_job *j, cp_tree *all, cp_tree *out);

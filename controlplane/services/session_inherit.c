@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "services/exec_core.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,13 +67,40 @@ static void ended(struct cp_session *s, cp_exec *e, struct session_deposit *d) {
     cp_exec_exited(e, &x);
 }
 
+static void inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d) {
+    struct session_job *j = s->current = session_job_new(s, JOB_FOREGROUND);
+    j->exec = e;
+    j->seq = d->seq;
+    j->state = JOB_TURN;
+    j->deposited = j->inherited = true;
+    j->begin_ticks = d->begin_ticks;
+    j->last_pid = d->last_pid;
+    j->temp_cwd = d->temp_cwd;
+    j->interruptible = d->interruptible;
+    j->pair = cp_new(struct session_pair);
+    j->pair->n = d->pair;
+    for (int k = 0; k < 2; k++) {
+        j->pair->probe[k] = fcntl(d->fds[k], F_DUPFD_CLOEXEC, 0);
+        j->keep[k] = cp_take_fd(&d->fds[2 + k]);
+    }
+    j->in_read = cp_take_fd(&d->fds[4]);
+    j->in_keep = cp_take_fd(&d->fds[5]);
+    cp_exec_set_backend(e, &session_backend, j);
+    e->mark = session_mark_of(j);
+    cp_exec_attach_output(e, cp_take_fd(&d->fds[0]), cp_take_fd(&d->fds[1]));
+    cp_exec_started(e, s->child.pid, s->child.start_time);
+    e->impl->in_open = j->in_keep >= 0; /* what was queued is lost; its end is the client's to give */
+    if (j->in_keep >= 0 && j->in_read < 0) cp_exec_attach_stdin(e, cp_take_fd(&j->in_keep));
+    session_watch_turn(s);
+}
+
 void session_inherit(struct cp_session *s, struct session_held *held) {
     for (size_t i = 0; i < held->n; i++) {
         struct session_deposit *d = &held->v[i];
         cp_exec *e = cp_exec_find(s->svc, cp_str_of(d->id));
         if (!e || over(e)) continue;
         if (d->status >= 0) ended(s, e, d);
-        else if (!end_of(held, d->seq) && !s->current) session_inherit_job(s, e, d);
+        else if (!end_of(held, d->seq) && !s->current) inherit_job(s, e, d);
     }
 }
 

@@ -1,12 +1,6 @@
 /* The commands of a session: one at a time has the turn, the others wait in order. A foreground command keeps the turn
  * until the shell has reported its status; a background one until its subshell is in the keeper's books and the shell
- * has gone on.
- *
- * Which part of a session a command owns, for signals: what carries its number (base/mark.h) and all that descends from
- * that, wherever it has gone. And, since a command may set the limit that the number is in: what descends from the
- * shell and has started since the command began, by start time (10 ms ticks) and, within one tick, by pid; never what
- * hangs below something older, or carries the number of another. The shell itself is in no command's tree: it is
- * interrupted, and replaced when that fails (session_shell.c). */
+ * has gone on. */
 #include "services/session_impl.h"
 
 #include "base/clock.h"
@@ -16,17 +10,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-static const cp_exec_backend backend;
-
 /* ---- one ---- */
 
-static struct session_job *job_new(struct cp_session *s, session_job_kind kind) {
+struct session_job *session_job_new(struct cp_session *s, session_job_kind kind) {
     struct session_job *j = cp_new(struct session_job);
     j->s = s;
     j->svc = s->svc;
@@ -36,12 +27,8 @@ static struct session_job *job_new(struct cp_session *s, session_job_kind kind) 
     return j;
 }
 
-static void job_unref(struct session_job *j) {
+void session_job_unref(struct session_job *j) {
     if (!j->exec && !j->booked && j->state == JOB_DETACHED) free(j);
-}
-
-struct session_job *session_job_internal(struct cp_session *s, session_job_kind kind) {
-    return job_new(s, kind);
 }
 
 void session_job_push(struct cp_session *s, struct session_job *j, bool front) {
@@ -66,7 +53,7 @@ static struct session_job *pop(struct cp_session *s) {
     return j;
 }
 
-static void leave_queue(struct session_job *j) {
+void session_job_leave(struct session_job *j) {
     struct cp_session *s = j->s;
     struct session_job **p = &s->head, *before = NULL;
     while (*p != j) {
@@ -92,7 +79,7 @@ void session_fail_waiting(struct cp_session *s, const cp_err *err) {
         j->s = NULL;
         if (j->exec && err->code == CP_E_SESSION_DESTROYED) j->exec->session_destroyed = true;
         job_fail(j, err);
-        job_unref(j);
+        session_job_unref(j);
     }
 }
 
@@ -103,7 +90,7 @@ static void abandon(struct session_job *j) {
     if (j->pair) session_pair_free(cp_take(j->pair));
     j->state = JOB_DETACHED;
     j->s = NULL;
-    job_unref(j);
+    session_job_unref(j);
 }
 
 void session_abandon(struct cp_session *s) {
@@ -186,7 +173,7 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
 }
 
 /* seq is never used twice in the life of a session: a shell that comes in the place of another has the same mark. */
-static cp_mark mark_of(const struct session_job *j) { return (cp_mark){.spawn = j->s->mark, .command = j->seq}; }
+cp_mark session_mark_of(const struct session_job *j) { return (cp_mark){.spawn = j->s->mark, .command = j->seq}; }
 
 static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
@@ -203,7 +190,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     if (type_lines(s, &text, err) < 0) return -1;
     if (j->kind == JOB_FOREGROUND) {
         cp_exec_attach_output(j->exec, cp_take_fd(&j->read_end[0]), cp_take_fd(&j->read_end[1]));
-        j->exec->mark = mark_of(j);
+        j->exec->mark = session_mark_of(j);
         cp_exec_started(j->exec, s->child.pid, s->child.start_time);
     }
     return 0;
@@ -225,11 +212,11 @@ void session_turn_over(struct cp_session *s) {
     struct session_job *j = s->current;
     s->current = NULL;
     cp_timer_stop(s->svc->loop, &s->poll);
-    cp_timer_stop(s->svc->loop, &s->interrupt);
+    cp_timer_stop(s->svc->loop, &s->unwedge);
     give_back(s, j);
     j->state = JOB_DETACHED;
     j->s = NULL;
-    job_unref(j);
+    session_job_unref(j);
     if (s->deleted && s->shell == SHELL_NONE) session_gone(s);
     else session_pump(s);
 }
@@ -284,7 +271,7 @@ static void foreground_done(struct cp_session *s, struct session_job *j, int sta
     session_turn_over(s);
 }
 
-static void settle(struct session_job *j) {
+void session_job_settle(struct session_job *j) {
     struct cp_session *s = j->s;
     if (s && s->current == j && j->answered && (j->failed || j->started || (!j->exec && !j->booked)))
         session_turn_over(s);
@@ -294,7 +281,16 @@ void session_no_pid(struct cp_session *s) {
     cp_err err;
     cp_fail(&err, CP_E_COMMAND_EXECUTION_ERROR, "the shell of session %s could not start a subshell", s->id);
     job_fail(s->current, &err);
-    settle(s->current);
+    session_job_settle(s->current);
+}
+
+/* Its report was read by a server that died before it could tell, or it had not been typed yet. */
+void session_unanswered(struct cp_session *s) {
+    struct session_job *j = s->current;
+    cp_close(&j->keep[0]);
+    cp_close(&j->keep[1]);
+    if (j->exec) cp_exec_force_end(j->exec);
+    session_turn_over(s);
 }
 
 static void child_exit(cp_child *c, const cp_exit *x) {
@@ -302,8 +298,8 @@ static void child_exit(cp_child *c, const cp_exit *x) {
     j->booked = j->adopted = false;
     if (!j->started) cp_keeper_ack(j->svc->keeper, c); /* exec.c does not know it */
     else if (j->exec) cp_exec_exited(j->exec, x);
-    if (j->state == JOB_TURN) settle(j); /* which may free it */
-    else job_unref(j);
+    if (j->state == JOB_TURN) session_job_settle(j); /* which may free it */
+    else session_job_unref(j);
 }
 
 static void child_adopted(cp_child *c, int sys, const char *step) {
@@ -321,7 +317,7 @@ static void child_adopted(cp_child *c, int sys, const char *step) {
         j->booked = !sys;
         cp_close(&j->go);
         job_fail(j, &err);
-        settle(j);
+        session_job_settle(j);
         return;
     }
     j->adopted = true;
@@ -332,7 +328,7 @@ static void child_adopted(cp_child *c, int sys, const char *step) {
     cp_exec_started(j->exec, c->pid, c->start_time);
     (void)!write(j->go, "\n", 1);
     j->started = true;
-    settle(j);
+    session_job_settle(j);
 }
 
 /* The subshell has opened its output and input, so our placeholders go; it waits until the keeper knows it. */
@@ -345,18 +341,18 @@ static void background_pid(struct cp_session *s, struct session_job *j, pid_t pi
     cp_close(&j->in_read);
     if (!j->exec) {
         cp_close(&j->go);
-        settle(j);
+        session_job_settle(j);
         return;
     }
     char key[CP_EXEC_KEY_MAX];
     cp_err err = {0};
     cp_exec_key(j->exec, key);
-    j->kid.child = (cp_child){.pid = pid, .mark = mark_of(j), .on_spawn = child_adopted, .on_exit = child_exit};
+    j->kid.child = (cp_child){.pid = pid, .mark = session_mark_of(j), .on_spawn = child_adopted, .on_exit = child_exit};
     const int hold[3] = {j->in_keep, j->read_end[0], j->read_end[1]};
     if (cp_keeper_adopt(s->svc->keeper, &j->kid.child, key, hold, &err) < 0) {
         cp_close(&j->go);
         job_fail(j, &err);
-        settle(j);
+        session_job_settle(j);
         return;
     }
     j->booked = true;
@@ -383,7 +379,7 @@ static void done(struct cp_session *s, struct session_job *j, int status) {
     j->answered = true;
     j->answered_ms = cp_now_ms();
     if (status && !j->has_pid) session_no_pid(s); /* fork failed */
-    else settle(j);
+    else session_job_settle(j);
 }
 
 void session_report(struct cp_session *s, const cp_report *r) {
@@ -434,156 +430,11 @@ void session_shell_ended(struct cp_session *s, const cp_exit *x) {
         ended_under(s, j, x);
     }
     s->replacing = false;
-    if (replaced && s->exports.n) session_job_push(s, session_job_internal(s, JOB_EXPORTS), true);
-    if (j && j->kind == JOB_BACKGROUND && j->has_pid) settle(j);
+    if (replaced && s->exports.n) session_job_push(s, session_job_new(s, JOB_EXPORTS), true);
+    if (j && j->kind == JOB_BACKGROUND && j->has_pid) session_job_settle(j);
     else if (j) session_turn_over(s);
     else if (s->deleted) session_gone(s);
     else session_pump(s);
-}
-
-/* ---- what exec.c asks ---- */
-
-static bool began_since(const struct session_job *j, const cp_proc *p) {
-    if (p->start_time != j->begin_ticks) return p->start_time > j->begin_ticks;
-    return p->pid > j->last_pid;
-}
-
-/* A look at a session for what belongs to one of its commands. */
-struct look {
-    const struct session_job *j;
-    const cp_tree *all;
-    pid_t shell;
-    cp_mark mark;
-    bool numbered; /* the shell carries the command's number, and so does what it starts */
-};
-
-static bool inside(const struct look *l, cp_proc *p) {
-    if (p->ppid == l->shell) return true;
-    if (p->sid != l->shell || (l->numbered && cp_proc_mark(p)->spawn == l->mark.spawn)) return false;
-    /* Its parent has ended: the keeper adopted it. A parent that is still in the session is somebody else's. */
-    for (size_t i = 0; i < l->all->n; i++)
-        if (l->all->v[i].pid == p->ppid) return l->all->v[i].sid != l->shell;
-    return true;
-}
-
-static bool owns(const struct look *l, const cp_tree *out, cp_proc *p) {
-    if (cp_tree_has(out, p->ppid) || cp_mark_matches(&l->mark, cp_proc_mark(p))) return true;
-    return began_since(l->j, p) && inside(l, p);
-}
-
-void session_collect_owned(struct session_job *j, cp_tree *all, cp_tree *out) {
-    cp_tree session = {0};
-    const cp_child *shell = &j->s->child;
-    struct look l = {.j = j, .all = all, .shell = shell->pid, .mark = mark_of(j)};
-    cp_mark now;
-    cp_tree_collect(&session, all, shell->pid, shell->start_time, &(cp_mark){.spawn = l.mark.spawn});
-    l.numbered = cp_mark_of(shell->pid, &now) && cp_mark_matches(&l.mark, &now);
-    for (size_t i = 0; i < session.n; i++) { /* parents come first */
-        cp_proc *p = &session.v[i];
-        if (p->pid != shell->pid && owns(&l, out, p)) cp_tree_add(out, p);
-    }
-    cp_tree_free(&session);
-}
-
-/* When the turn is over, or the shell has gone under the command, what is left of it is known by its mark alone. The
- * shell carries that too, until the next command. */
-static void collect(cp_exec *e, cp_tree *out) {
-    struct session_job *j = cp_exec_backend_data(e);
-    cp_tree *all = cp_exec_procs(e->svc);
-    if (j && j->state == JOB_TURN && !j->started && !j->adopted && j->s->shell == SHELL_READY)
-        session_collect_owned(j, all, out);
-    else if (j && j->adopted) cp_tree_collect(out, all, j->kid.child.pid, j->kid.child.start_time, &e->mark);
-    else if (e->kind == CP_EXEC_BUFFERED) cp_tree_collect_marked(out, all, &e->mark, e->pid, e->pid_start);
-    else cp_tree_collect_marked(out, all, &e->mark, 0, 0);
-}
-
-/* Its shell evaluates it now. */
-static bool in_shell(const struct session_job *j) {
-    return j && j->state == JOB_TURN && !j->started && j->s->shell == SHELL_READY;
-}
-
-static void interrupt(cp_exec *e) {
-    struct session_job *j = cp_exec_backend_data(e);
-    if (in_shell(j) && j->kind == JOB_FOREGROUND) session_interrupt(j->s, j->interruptible);
-}
-
-static void unwedge(cp_exec *e) {
-    struct session_job *j = cp_exec_backend_data(e);
-    if (!j) return;
-    if (j->state == JOB_QUEUED) { /* it has not begun, and never will */
-        leave_queue(j);
-        cp_exec_attach_output(e, -1, -1);
-        cp_exec_exited(e, &(cp_exit){.code = -1, .signal = SIGKILL});
-    } else if (in_shell(j)) {
-        session_unwedge(j->s);
-    }
-}
-
-/* A kill may still ask for the tree afterwards: ours answers with what carries the mark, the default would name the
- * shell's. */
-static void release(cp_exec *e) {
-    struct session_job *j = cp_exec_backend_data(e);
-    cp_exec_set_backend(e, &backend, NULL);
-    if (j->state == JOB_QUEUED) leave_queue(j);
-    if (j->started) { /* also when it has ended: the end of its stdin may not have been answered */
-        cp_keeper_forget(e->svc->keeper, &j->kid.child);
-        j->booked = j->adopted = false;
-    }
-    j->exec = NULL;
-    if (j->state == JOB_TURN) settle(j); /* which may free it */
-    else job_unref(j);
-}
-
-static void stdin_ends(cp_exec *e) {
-    struct session_job *j = cp_exec_backend_data(e);
-    if (j && j->s) session_release(j, SESSION_IN_READ | SESSION_IN_KEEP);
-}
-
-static const cp_exec_backend backend = {
-    .name = "session",
-    .collect = collect,
-    .interrupt = interrupt,
-    .unwedge = unwedge,
-    .stdin_ends = stdin_ends,
-    .release = release,
-};
-
-/* ---- begun by a former server ---- */
-
-void session_inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit *d) {
-    struct session_job *j = s->current = job_new(s, JOB_FOREGROUND);
-    j->exec = e;
-    j->seq = d->seq;
-    j->state = JOB_TURN;
-    j->deposited = j->inherited = true;
-    j->begin_ticks = d->begin_ticks;
-    j->last_pid = d->last_pid;
-    j->temp_cwd = d->temp_cwd;
-    j->interruptible = d->interruptible;
-    j->pair = cp_new(struct session_pair);
-    j->pair->n = d->pair;
-    for (int k = 0; k < 2; k++) {
-        j->pair->probe[k] = fcntl(d->fds[k], F_DUPFD_CLOEXEC, 0);
-        j->keep[k] = cp_take_fd(&d->fds[2 + k]);
-    }
-    j->in_read = cp_take_fd(&d->fds[4]);
-    j->in_keep = cp_take_fd(&d->fds[5]);
-    cp_exec_set_backend(e, &backend, j);
-    e->mark = mark_of(j);
-    cp_exec_attach_output(e, cp_take_fd(&d->fds[0]), cp_take_fd(&d->fds[1]));
-    cp_exec_started(e, s->child.pid, s->child.start_time);
-    e->impl->in_open = j->in_keep >= 0; /* what was queued is lost; its end is the client's to give */
-    if (j->in_keep >= 0 && j->in_read < 0) cp_exec_attach_stdin(e, cp_take_fd(&j->in_keep));
-    session_watch_turn(s);
-}
-
-/* Its report was read by a server that died before it could tell, or it had not been typed yet. */
-void session_unanswered(struct cp_session *s) {
-    struct session_job *j = s->current;
-    cp_close(&j->keep[0]);
-    cp_close(&j->keep[1]);
-    if (j->exec) cp_exec_force_end(j->exec);
-    session_turn_over(s);
 }
 
 /* ---- the entry ---- */
@@ -607,9 +458,9 @@ void cp_exec_run_session(cp_exec *e) {
         cp_exec_failed(e, &err);
         return;
     }
-    struct session_job *j = job_new(s, e->kind == CP_EXEC_BUFFERED ? JOB_FOREGROUND : JOB_BACKGROUND);
+    struct session_job *j = session_job_new(s, e->kind == CP_EXEC_BUFFERED ? JOB_FOREGROUND : JOB_BACKGROUND);
     j->exec = e;
-    cp_exec_set_backend(e, &backend, j);
+    cp_exec_set_backend(e, &session_backend, j);
     if (!e->timeout_ms && j->kind == JOB_FOREGROUND && s->command_timeout_ms) {
         e->timeout_ms = s->command_timeout_ms;
         cp_exec_timeout_start(e);

@@ -237,7 +237,7 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
     cp_close(&s->script);
     cp_io_del(s->svc->loop, &s->status_io);
     cp_buf_clear(&s->inbox);
-    cp_timer_stop(s->svc->loop, &s->interrupt);
+    cp_timer_stop(s->svc->loop, &s->unwedge);
     cp_metric_add(CP_M_SESSIONS, -1);
     session_shell_ended(s, x);
 }
@@ -279,7 +279,7 @@ void session_shell_kill(struct cp_session *s) {
 
 void session_shell_forget(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->poll);
-    cp_timer_stop(s->svc->loop, &s->interrupt);
+    cp_timer_stop(s->svc->loop, &s->unwedge);
     cp_timer_stop(s->svc->loop, &s->refresh);
     cp_io_del(s->svc->loop, &s->status_io);
     cp_io_del(s->svc->loop, &s->exports_io);
@@ -317,9 +317,9 @@ void session_interrupt(struct cp_session *s, bool interruptible) {
 }
 
 static void unwedge(cp_timer *t) {
-    struct cp_session *s = CP_CONTAINER(t, struct cp_session, interrupt);
+    struct cp_session *s = CP_CONTAINER(t, struct cp_session, unwedge);
     if (!s->current || s->shell != SHELL_READY) return;
-    if (cp_loop_now(s->svc->loop) - s->interrupt_since >= CP_SESSION_REPLACE_MS) {
+    if (cp_loop_now(s->svc->loop) - s->unwedge_since >= CP_SESSION_REPLACE_MS) {
         replace(s);
         return;
     }
@@ -331,9 +331,9 @@ static void unwedge(cp_timer *t) {
 }
 
 void session_unwedge(struct cp_session *s) {
-    if (cp_timer_active(&s->interrupt)) return;
-    s->interrupt_since = cp_loop_now(s->svc->loop);
-    unwedge(&s->interrupt);
+    if (cp_timer_active(&s->unwedge)) return;
+    s->unwedge_since = cp_loop_now(s->svc->loop);
+    unwedge(&s->unwedge);
 }
 
 /* ---- a command that is never answered ---- */
