@@ -166,6 +166,7 @@ typedef enum {
     DOOR_SILENT,     /* takes connections and bytes, answers nothing */
     DOOR_ONE_WAY,    /* requests go in, no answer comes out */
     DOOR_SHUT,       /* connections end as soon as they are made */
+    DOOR_HELD,       /* the connection on which bytes come first has them kept until the door opens */
 } door_mode;
 
 enum { PAIRS = 128 };
@@ -177,7 +178,7 @@ typedef struct door {
     const char *path; /* not NULL: a Unix socket instead of a port */
     char url[64];
     atomic_int mode, accepted, cut; /* cut: raise it to end all connections */
-    atomic_bool stop;
+    atomic_bool stop, held;         /* held: bytes are being kept */
     struct {
         int in, out; /* the client's end, the server's; -1 */
         bool begun;
@@ -263,6 +264,9 @@ static inline void *door_run(void *arg) {
             p[2 + 2 * i] = (struct pollfd){.fd = d->pair[i].in, .events = POLLIN};
             p[3 + 2 * i] = (struct pollfd){.fd = d->pair[i].out, .events = POLLIN};
         }
+        bool holds = atomic_load(&d->mode) == DOOR_HELD;
+        int held = atomic_load(&d->held);
+        if (holds && held) p[2 * held].fd = -1;
         poll(p, 2 + 2 * PAIRS, -1);
         char byte;
         if (p[1].revents) (void)!read(d->wake[0], &byte, 1);
@@ -270,6 +274,11 @@ static inline void *door_run(void *arg) {
             cut = atomic_load(&d->cut);
             for (int i = 0; i < PAIRS; i++) door_end(d, i);
             continue;
+        }
+        for (int i = 0; i < PAIRS && holds && !held; i++) {
+            if (!p[2 + 2 * i].revents) continue;
+            atomic_store(&d->held, held = i + 1);
+            p[2 + 2 * i].revents = 0;
         }
         for (int i = 0; i < PAIRS; i++) {
             if (p[2 + 2 * i].revents && d->pair[i].in == p[2 + 2 * i].fd) door_move(d, i, true);

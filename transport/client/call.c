@@ -88,19 +88,10 @@ static void tell_cancel(conflux_call *c, bool kill) {
     link_message(c->link, NULL, &b);
 }
 
-static void ignore_done(void *arg, conflux_call *c, conflux_response *r, const conflux_error *err) {
-    (void)arg, (void)c, (void)r, (void)err;
-}
-
 /* Over HTTP only the connection can be cut, which leaves the command alone: its end is another request. */
 static void kill_by_id(conflux_call *c) {
-    char path[CC_ID_MAX + 32];
     const char *id = c->execution_id ? c->execution_id : c->about ? c->about : c->http_id;
-    if (!*id) return; /* not a command */
-    snprintf(path, sizeof path, "/api/execution/%s", id);
-    conflux_request rq = {.method = "DELETE", .path = path, .over_http = 1};
-    conflux_handlers h = {.on_done = ignore_done};
-    conflux_call_free(conflux_start(c->client, &rq, &h, NULL));
+    if (*id && http_sent(c)) ending_begin(c->eng, id);
 }
 
 static void stop_command(conflux_call *c, bool kill) {

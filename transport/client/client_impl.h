@@ -36,6 +36,7 @@ enum {
 typedef struct engine engine;
 typedef struct link_conn link_conn;
 typedef struct http_call http_call;
+typedef struct ending ending;
 
 /* ---- error.c ---- */
 
@@ -250,6 +251,16 @@ bool http_sent(const conflux_call *c);           /* have bytes of it gone out? *
 /* GET /api/ping; dial_probed follows unless it is stopped. */
 int http_probe(engine *e, conflux_error *err);
 void http_probe_stop(engine *e);
+/* DELETE path, by itself; ending_answered follows unless it is freed. NULL with *err. */
+http_call *http_delete(engine *e, ending *x, const char *path, uint32_t timeout_ms, conflux_error *err);
+void http_free(http_call *h);
+
+/* ---- ending.c: commands that are ended over HTTP ---- */
+
+void ending_begin(engine *e, const char *id);
+void ending_answered(ending *x, int status, cp_str body); /* status 0: there was no answer */
+void endings_leave(cp_task *t); /* the last user has gone: stops the loop when all have been heard, or soon */
+void endings_fini(engine *e);
 
 /* ---- sse.c: server-sent events. Pure ---- */
 
@@ -340,6 +351,10 @@ struct engine {
     http_call *spare;
     size_t nspare;
     http_call *probe;
+    ending *endings;
+    bool leaving;
+    cp_task leave_task;
+    cp_timer leave;
 };
 
 void client_want(conflux_client *c); /* client.c: it wants to be connected from now on */

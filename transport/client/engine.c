@@ -39,6 +39,7 @@ static void *run(void *arg) {
     e->closed = true;
     pthread_mutex_unlock(&e->mu);
     cp_loop_once(e->loop, 0); /* what was posted just before; frees what its round has buried */
+    endings_fini(e);
     http_fini(e);
     cp_loop_once(e->loop, 0);
     return NULL;
@@ -124,7 +125,7 @@ void engine_put(engine *e) {
     if (last && *at) *at = e->next;
     pthread_mutex_unlock(&sharing);
     if (!last) return;
-    cp_loop_stop(e->loop);
+    engine_post(e, &e->leave_task, endings_leave);
     pthread_join(e->thread, NULL);
     engine_unref(e);
 }

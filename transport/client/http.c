@@ -16,7 +16,8 @@ enum { KEEP_S = 10, SPARE = 64 };
 
 struct http_call {
     CURL *easy;
-    conflux_call *call; /* NULL: the probe */
+    conflux_call *call; /* NULL: the probe, or an ending */
+    ending *ending;
     engine *eng;
     http_call *next; /* spare */
     struct curl_slist *headers;
@@ -154,7 +155,7 @@ static void set_request(http_call *h) {
     else if (strcmp(c->method, "GET") != 0 || body) curl_easy_setopt(h->easy, CURLOPT_CUSTOMREQUEST, c->method);
 }
 
-static http_call *http_new(engine *e, conflux_call *c) {
+static http_call *http_new(engine *e, conflux_call *c, const char *path) {
     http_call *h = e->spare;
     if (h) {
         e->spare = h->next;
@@ -167,7 +168,7 @@ static http_call *http_new(engine *e, conflux_call *c) {
     *h = (http_call){.easy = easy, .eng = e, .call = c, .head = h->head, .piece = h->piece};
     cp_buf_clear(&h->head);
     cp_autobuf cp_buf url = {0};
-    cp_buf_addf(&url, "%s%s", e->set.base, c ? c->path : "/api/ping");
+    cp_buf_addf(&url, "%s%s", e->set.base, path);
     settings_apply(&e->set, easy, h->error);
     curl_easy_setopt(easy, CURLOPT_URL, cp_buf_z(&url));
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
@@ -184,7 +185,7 @@ static http_call *http_new(engine *e, conflux_call *c) {
     return h;
 }
 
-static void http_free(http_call *h) {
+void http_free(http_call *h) {
     engine *e = h->eng;
     pump_remove(&e->http, h->easy);
     curl_slist_free_all(h->headers);
@@ -223,7 +224,7 @@ static conflux_call *next_waiting(engine *e) {
 
 static void begin(engine *e, conflux_call *c) {
     conflux_error err;
-    c->http = http_new(e, c);
+    c->http = http_new(e, c, c->path);
     c->state = CALL_SENT;
     if (!c->stream) e->http_running++;
     if (pump_add(&e->http, c->http->easy, &err) < 0) call_end(c, NULL, &err);
@@ -312,22 +313,40 @@ static void call_done(http_call *h, CURLcode rc) {
     }
 }
 
+static void ending_done(http_call *h, CURLcode rc) {
+    long status = 0;
+    if (!rc) curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
+    cp_buf_z(&h->body);
+    ending_answered(h->ending, (int)status, cp_buf_str(&h->body));
+}
+
 static void http_done(pump *p, CURL *easy, CURLcode rc) {
     char *private = NULL;
     (void)p;
     curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
     http_call *h = (http_call *)(void *)private;
     if (h->call) call_done(h, rc);
+    else if (h->ending) ending_done(h, rc);
     else probe_done(h, rc);
 }
 
 int http_probe(engine *e, conflux_error *err) {
-    e->probe = http_new(e, NULL);
+    e->probe = http_new(e, NULL, "/api/ping");
     uint32_t ms = e->set.o.mode == CONFLUX_AUTO ? e->set.o.connect_timeout_ms / 2 : e->set.o.connect_timeout_ms;
     curl_easy_setopt(e->probe->easy, CURLOPT_TIMEOUT_MS, (long)(ms & INT32_MAX));
     if (pump_add(&e->http, e->probe->easy, err) == 0) return 0;
     http_free(cp_take(e->probe));
     return -1;
+}
+
+http_call *http_delete(engine *e, ending *x, const char *path, uint32_t timeout_ms, conflux_error *err) {
+    http_call *h = http_new(e, NULL, path);
+    h->ending = x;
+    curl_easy_setopt(h->easy, CURLOPT_CUSTOMREQUEST, "DELETE");
+    curl_easy_setopt(h->easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms);
+    if (pump_add(&e->http, h->easy, err) == 0) return h;
+    http_free(h);
+    return NULL;
 }
 
 void http_probe_stop(engine *e) {

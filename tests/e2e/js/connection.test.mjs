@@ -129,6 +129,28 @@ describe('one server, many clients', () => {
     await c.dispose();
   });
 
+  test('an abort that overtakes the command ends it all the same (http)', async () => {
+    const statuses = [], stop = new AbortController();
+    const slow = async (url, init) => { // the command is on its way until its end has been answered once
+      if (init.method === 'POST') {
+        until(() => statuses.length, 'the end to come first').then(() => fetch(url, { ...init, signal: undefined })).catch(() => {});
+        return new Promise((_, reject) => {
+          init.signal.addEventListener('abort', () => reject(init.signal.reason));
+          stop.abort(new Error('enough'));
+        });
+      }
+      const response = await fetch(url, init);
+      if (init.method === 'DELETE') statuses.push(response.status);
+      return response;
+    };
+    const c = await through({ transport: 'http', fetch: slow });
+    await assert.rejects(c.exec('sleep 1000', { executionId: 'overtaken', signal: stop.signal }), /enough/);
+    await until(() => statuses.at(-1) === 200, 'the end of it');
+    assert.equal(statuses[0], 404);
+    await assert.rejects(c.execution('overtaken').result(), e => e.code === 'CANCELLED');
+    await c.dispose();
+  });
+
   test('a connection that is cut: typed errors that say what may be repeated, and the result by its id', async () => {
     const c = await through({ transport: 'websocket' });
     const calls = [c.exec('sleep 0.3; echo done', { executionId: 'cut' }), c.exec('sleep 1000'), c.getProcess('none').catch(() => c.transport.request({ method: 'GET', path: '/api/events' }))]

@@ -125,10 +125,17 @@ export class HttpCarrier {
   }
 
   // An abandoned request ends its command by its id: the connection's end does not, as others may ask for the result.
-  #end(id) {
-    this.raw(`/api/execution/${encodeURIComponent(id)}`, { method: 'DELETE' }, 10000).catch(e =>
-      this.#log.warn(`could not end an execution: ${e.message}`),
-    );
+  // It may come before the command that it ends, which goes over another connection: then it is sent again.
+  async #end(id) {
+    try {
+      for (let pause = 10; pause < 1000; pause *= 2) {
+        const response = await this.raw(`/api/execution/${encodeURIComponent(id)}`, { method: 'DELETE' }, 10000);
+        if (response.status !== 404 || parse(await response.text())?.code !== 'EXECUTION_NOT_FOUND') return;
+        await new Promise(resolve => setTimeout(resolve, pause));
+      }
+    } catch (e) {
+      this.#log.warn(`could not end an execution: ${e.message}`);
+    }
   }
 }
 

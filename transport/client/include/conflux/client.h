@@ -129,7 +129,8 @@ typedef struct conflux_options {
 /* A client; nothing is connected yet. NULL with *err: bad options, or no thread can be started. Does not block. */
 conflux_client *conflux_client_new(const conflux_options *options, conflux_error *err);
 
-/* Disconnects, waits until the last callback has returned, and frees. Calls and streams of the client must not be used
+/* Disconnects, waits until the last callback has returned and the server has heard which commands were cancelled (over
+ * HTTP; 2 s at most), and frees. Calls and streams of the client must not be used
  * afterwards, except to be freed. NULL is fine. From a callback: does nothing. */
 void conflux_client_free(conflux_client *client);
 
