@@ -11,8 +11,8 @@ typedef struct cli_interrupt {
     const char *execution_id;
     pthread_t thread;
     bool started;
-    int signals, wake;
-    atomic_int passed; /* the signal that was passed on; 0: none */
+    int signals, wake, again; /* again: what was sent found no command, which may still be on its way */
+    atomic_int passed;        /* the signal that was passed on; 0: none */
     pthread_mutex_t mu;
     char process_id[256]; /* under mu; "": none is known, and the execution is ended instead */
 } cli_interrupt;

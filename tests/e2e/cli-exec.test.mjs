@@ -1,6 +1,8 @@
 // conflux exec: as if the command were here.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
+import http from 'node:http';
+import { once } from 'node:events';
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, readlink, symlink, writeFile } from 'node:fs/promises';
@@ -196,6 +198,30 @@ test('Ctrl-C in a session: the command ends, and the session stays', async () =>
   const r = await child.done;
   assert.equal(r.code, 130, r.stderr);
   assert.equal(ok(await c(['exec', '-s', 'C', '-c', 'echo still $X'])), 'still 1\n');
+});
+
+test('Ctrl-C over HTTP: though it overtakes the command, that ends', async () => {
+  const statuses = [];
+  let arrived = false;
+  const between = http.createServer(async (req, res) => {
+    if (req.method === 'POST') { // on its way until an end of it has been answered
+      arrived = true;
+      await until(() => statuses.length, 'the end to come first');
+    }
+    req.pipe(http.request(t.s.base + req.url, { method: req.method, headers: req.headers }, answer => {
+      if (req.method === 'DELETE') statuses.push(answer.statusCode);
+      answer.pipe(res.writeHead(answer.statusCode, answer.headers));
+    }));
+  }).listen(0, '127.0.0.1');
+  await once(between, 'listening');
+  try {
+    const child = conflux({ base: `http://127.0.0.1:${between.address().port}` }, ['exec', '--mode', 'http', '--', 'sleep', '1000']);
+    await until(() => arrived, 'the command to be sent');
+    child.kill('SIGINT');
+    const r = await child.done;
+    assert.equal(r.code, 130, r.stderr);
+    assert.equal(statuses[0], 404);
+  } finally { between.close(); }
 });
 
 test('the second Ctrl-C leaves it; its id is told, and serves', async () => {
