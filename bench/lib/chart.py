@@ -102,7 +102,9 @@ def lines(plt, out, title, xlabel, ylabel, series, xticks, yformat=human, xforma
     scale(ax.yaxis, *ax.get_ylim(), yformat)
     if limit:
         ax.axhline(limit[0], color="#000000", linewidth=1, linestyle=":")
-        ax.annotate(limit[1], (xticks[0], limit[0]), textcoords="offset points", xytext=(4, 4), fontsize=9.5)
+        ax.annotate(
+            limit[1], (xticks[-1], limit[0]), textcoords="offset points", xytext=(0, 4), ha="right", fontsize=9.5
+        )
     low, high = ax.get_ylim()
     span = math.log10(high / low)
     ends = [s[2][-1][2] for s in series]
