@@ -63,7 +63,8 @@ static void mux_drain(cp_ws *ws) {
         uint32_t bucket = pend_bucket(&m->table, p);
         next = pend_next(&m->table, p);
         if (p->state == PEND_STREAMING) mux_wake_stream(m, p); /* the pull ends it when it would wait */
-        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err)) next = pend_from(&m->table, bucket); /* and others? */
+        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err))
+            next = pend_from(&m->table, bucket); /* others may be gone too */
     }
 }
 

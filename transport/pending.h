@@ -1,7 +1,7 @@
 #pragma once
 /* The pending table of one multiplexed connection: requests that have not had their last message (design.md section 3).
  * Loop thread only; memory and links, no policy. Ten thousand entries may wait on a socket, so an entry is small: about
- * 120 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
+ * 110 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
  * is not held. */
 #include "handlers/request.h"
 #include "handlers/router.h"

@@ -130,8 +130,8 @@ typedef struct conflux_options {
 conflux_client *conflux_client_new(const conflux_options *options, conflux_error *err);
 
 /* Disconnects, waits until the last callback has returned and the server has heard which commands were cancelled (over
- * HTTP; 2 s at most), and frees. Calls and streams of the client must not be used
- * afterwards, except to be freed. NULL is fine. From a callback: does nothing. */
+ * HTTP; 2 s at most), and frees. Calls and streams of the client must not be used afterwards, except to be freed. NULL
+ * is fine. From a callback: does nothing. */
 void conflux_client_free(conflux_client *client);
 
 /* Connects and waits for it: a WebSocket that is open, or (HTTP) a ping that was answered. 0 at once when connected.
