@@ -43,23 +43,17 @@ typedef struct port_waiter {
     bool probing, listening;
 } port_waiter;
 
-static const cp_exec_watch_ops on_exit_watch, on_log_watch, on_port_watch; /* which of the structs it is in */
+static const cp_exec_watch_ops watch_ops[3]; /* by wait_for: which of the structs it is in */
 
-static log_waiter *as_log(waiter *w) {
-    return w->watch.ops == &on_log_watch ? CP_CONTAINER(w, log_waiter, base) : NULL;
-}
-static port_waiter *as_port(waiter *w) {
-    return w->watch.ops == &on_port_watch ? CP_CONTAINER(w, port_waiter, base) : NULL;
-}
-static wait_for what_of(const waiter *w) {
-    return w->watch.ops == &on_log_watch ? FOR_LOG : w->watch.ops == &on_port_watch ? FOR_PORT : FOR_EXIT;
-}
+static wait_for what_of(const waiter *w) { return (wait_for)(w->watch.ops - watch_ops); }
+static log_waiter *as_log(waiter *w) { return what_of(w) == FOR_LOG ? CP_CONTAINER(w, log_waiter, base) : NULL; }
+static port_waiter *as_port(waiter *w) { return what_of(w) == FOR_PORT ? CP_CONTAINER(w, port_waiter, base) : NULL; }
 
 static waiter *waiter_new(wait_for what) {
     waiter *w = what == FOR_LOG    ? &cp_new(log_waiter)->base
                 : what == FOR_PORT ? &cp_new(port_waiter)->base
                                    : cp_new(waiter);
-    w->watch.ops = what == FOR_LOG ? &on_log_watch : what == FOR_PORT ? &on_port_watch : &on_exit_watch;
+    w->watch.ops = &watch_ops[what];
     return w;
 }
 
@@ -266,9 +260,9 @@ static void port_on_end(cp_exec_watch *watch, cp_exec *e) {
     if (!p->probing) fail_ended(&p->base); /* else the probe that runs has the last word */
 }
 
-static const cp_exec_watch_ops on_exit_watch = {.on_end = exit_on_end};
-static const cp_exec_watch_ops on_log_watch = {.on_start = log_on_start, .on_end = log_on_end};
-static const cp_exec_watch_ops on_port_watch = {.on_end = port_on_end};
+static const cp_exec_watch_ops watch_ops[3] = {[FOR_EXIT] = {.on_end = exit_on_end},
+                                               [FOR_LOG] = {.on_start = log_on_start, .on_end = log_on_end},
+                                               [FOR_PORT] = {.on_end = port_on_end}};
 
 static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
