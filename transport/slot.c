@@ -59,6 +59,14 @@ void cp_supervise(cp_server *srv) {
     if (!atomic_exchange(&srv->tick_posted, true)) cp_loop_post(srv->t->loop, &srv->tick_task, tick_start);
 }
 
+/* Once the server drains no request is waited for; one that has come is served. Whoever sees the other's change, the
+ * drainer or the worker, shuts the socket: both hold s->mu. */
+static void leave_if_draining(const cp_slot *s) {
+    int unread = 0;
+    if (s->fd < 0 || s->state == CP_SLOT_BUSY || !atomic_load(&s->srv->draining)) return;
+    if (ioctl(s->fd, FIONREAD, &unread) < 0 || unread == 0) shutdown(s->fd, SHUT_RDWR);
+}
+
 bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri) {
     cp_err err;
     cp_peer peer = {ri->remote_addr, (uint16_t)ri->remote_port, (uint16_t)ri->server_port};
@@ -66,6 +74,7 @@ bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri) {
     if (fd < 0) cp_log(CP_LOG_DEBUG, "http.accept", "socket not found", CP_KVZ("error", err.msg)); /* reset already */
     pthread_mutex_lock(&s->mu);
     s->fd = fd;
+    leave_if_draining(s);
     pthread_mutex_unlock(&s->mu);
     if (fd >= 0) cp_arrival_watch(s->srv->arrivals, &s->arrival, fd);
     return fd >= 0;
@@ -85,6 +94,7 @@ void cp_slot_enter(cp_slot *s, cp_slot_state state) {
     pthread_mutex_lock(&s->mu);
     s->state = state;
     s->since = now;
+    leave_if_draining(s);
     pthread_mutex_unlock(&s->mu);
 }
 

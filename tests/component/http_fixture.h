@@ -308,11 +308,14 @@ static inline void on_loop_run(cp_task *t) {
     o->done = true;
 }
 
+/* The condition is looked at once each time: what other threads make true for a moment counts. */
 #define WAIT_FOR(cond)                                                                                                 \
     do {                                                                                                               \
         uint64_t until_ = cp_now_ms() + PATIENCE_MS;                                                                   \
-        while (!(cond) && cp_now_ms() < until_) poll(NULL, 0, 2);                                                      \
-        if (!(cond)) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);                                \
+        while (!(cond)) {                                                                                              \
+            if (cp_now_ms() >= until_) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);              \
+            poll(NULL, 0, 2);                                                                                          \
+        }                                                                                                              \
     } while (0)
 
 /* Before each test of a group. */

@@ -188,14 +188,20 @@ static int crowd_up(void **state) {
 
 enum { CROWD = 1000 };
 
+/* When the request after them is answered, all of them have come to a worker: what is busy then, only the crowd is. */
+static void disperse(const fixture *f, const int *fds, int n) {
+    for (int i = 0; i < n; i++) close(fds[i]);
+    assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
+    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
+}
+
 static void a_silent_crowd_does_not_stop_the_service(void **state) {
     fixture *f = *state;
     static int fds[CROWD];
     for (int i = 0; i < CROWD; i++) fds[i] = dial(f);
     assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
     assert_int_equal(ask(f, "POST /now?exec HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}", "exec"), 200);
-    for (int i = 0; i < CROWD; i++) close(fds[i]);
-    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
+    disperse(f, fds, CROWD);
 }
 
 /* The kernel does not keep those that have begun to speak: each gets a worker, and is shed. */
@@ -209,8 +215,7 @@ static void a_crowd_that_stops_within_a_head_does_not_stop_the_service(void **st
     }
     assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
     assert_true(cp_metric_values[CP_M_HTTP_SHED] > 0);
-    for (int i = 0; i < STAMMERERS; i++) close(fds[i]);
-    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
+    disperse(f, fds, STAMMERERS);
 }
 
 static void an_idle_crowd_does_not_stop_the_service(void **state) {
@@ -228,8 +233,7 @@ static void an_idle_crowd_does_not_stop_the_service(void **state) {
     assert_true(told >= CROWD - 32 - 1); /* half the workers may be kept by idle ones */
     assert_int_equal(ask(f, "GET /healthz HTTP/1.1\r\n" H "\r\n", NULL), 200);
     assert_int_equal(ask(f, "POST /now?exec HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}", "exec"), 200);
-    for (int i = 0; i < CROWD; i++) close(fds[i]);
-    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 0);
+    disperse(f, fds, CROWD);
 }
 
 /* Three times as many waiting requests as workers: each is handed over, and each gets its answer. */
@@ -299,14 +303,32 @@ static void no_ipv6_is_said_clearly(void **state) {
     free(f);
 }
 
+static int slots_in(const fixture *f, cp_slot_state state) {
+    cp_server *srv = f->t.server;
+    int n = 0;
+    pthread_mutex_lock(&srv->mu);
+    for (unsigned i = 0; i < srv->nslots; i++) {
+        pthread_mutex_lock(&srv->slots[i]->mu);
+        n += srv->slots[i]->fd >= 0 && srv->slots[i]->state == state;
+        pthread_mutex_unlock(&srv->slots[i]->mu);
+    }
+    pthread_mutex_unlock(&srv->mu);
+    return n;
+}
+
 static void stop_fn(void *arg) { cp_server_stop_accepting(arg); }
 
 static void draining_refuses_connections_and_finishes_requests(void **state) {
     fixture *f = *state;
-    int waiting = dial(f), idle = dial(f);
+    int waiting = dial(f), idle = dial(f), begun = dial(f);
+    put(idle, "GET /api/ping HTTP/1.1\r\n" H "\r\n");
+    response pong = get(idle);
+    assert_true(pong.status == 200 && !pong.closes);
+    free_response(&pong);
+    put(begun, "G");
     put(waiting, "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}");
     WAIT_FOR(held_reply);
-    WAIT_FOR(cp_metric_values[CP_M_HTTP_WORKERS_BUSY] == 2);
+    WAIT_FOR(slots_in(f, CP_SLOT_IDLE) == 1 && slots_in(f, CP_SLOT_SILENT) == 1);
     run_on_loop(f, stop_fn, &f->t);
     struct sockaddr_in a = {
         .sin_family = AF_INET, .sin_port = htons(f->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -315,11 +337,12 @@ static void draining_refuses_connections_and_finishes_requests(void **state) {
     assert_int_equal(errno, ECONNREFUSED);
     close(fd);
     assert_true(at_end(idle));
+    assert_true(at_end(begun));
     answer_held(f, "{\"done\":1}");
     response r = get(waiting);
     assert_true(r.status == 200 && r.closes);
     free_response(&r);
-    close(waiting), close(idle);
+    close(waiting), close(idle), close(begun);
 }
 
 int main(void) {
