@@ -178,7 +178,8 @@ typedef struct door {
     const char *path; /* not NULL: a Unix socket instead of a port */
     char url[64];
     atomic_int mode, accepted, cut; /* cut: raise it to end all connections */
-    atomic_bool stop, held;         /* held: bytes are being kept */
+    atomic_int held;                /* 1 + the pair whose bytes are kept; 0: none yet */
+    atomic_bool stop;
     struct {
         int in, out; /* the client's end, the server's; -1 */
         bool begun;
@@ -264,10 +265,10 @@ static inline void *door_run(void *arg) {
             p[2 + 2 * i] = (struct pollfd){.fd = d->pair[i].in, .events = POLLIN};
             p[3 + 2 * i] = (struct pollfd){.fd = d->pair[i].out, .events = POLLIN};
         }
-        bool holds = atomic_load(&d->mode) == DOOR_HELD;
         int held = atomic_load(&d->held);
-        if (holds && held) p[2 * held].fd = -1;
+        if (held && atomic_load(&d->mode) == DOOR_HELD) p[2 * held].fd = -1;
         poll(p, 2 + 2 * PAIRS, -1);
+        bool holds = atomic_load(&d->mode) == DOOR_HELD; /* as it is for what has come, not as it was before */
         char byte;
         if (p[1].revents) (void)!read(d->wake[0], &byte, 1);
         if (cut != atomic_load(&d->cut)) {
