@@ -166,6 +166,8 @@ static inline cp_exec_spec shell_spec(const char *command) {
     return (cp_exec_spec){.kind = CP_EXEC_BUFFERED, .command = cp_str_of(command), .sessionless = true};
 }
 
-/* Commands that leave a process with a session of its own and, soon, no parent. It says its pid. */
-#define DAEMON      "setsid -f sh -c 'echo $$; exec sleep 1000'"
-#define DEAF_DAEMON "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"
+/* Commands that leave a process with a session of its own and, soon, no parent. It says its pid before the command goes
+ * on: what comes later than --drain-window after a command's end is thrown away. */
+#define DAEMON_THAT(prelude) "{ : \"$(setsid -f sh -c '" prelude "echo $$ >&3; exec sleep 1000 >&3 3>&-')\"; } 3>&1"
+#define DAEMON               DAEMON_THAT("")
+#define DEAF_DAEMON          DAEMON_THAT("trap \"\" TERM; ")

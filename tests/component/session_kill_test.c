@@ -199,7 +199,7 @@ static void daemons_die_with_their_command(void **state) {
     expect("a", "echo $v", 0, "1\n", "");
     struct run timed;
     cp_exec_spec s = in_session("a", "(" DAEMON "); trap '' TERM; sleep 1000");
-    s.timeout_ms = 500;
+    s.timeout_ms = 2000; /* the daemon has spoken by then */
     run_begin(&timed, &s);
     cp_proc t = run_said_pid(&timed);
     run_wait(&timed);

@@ -4,8 +4,9 @@ import { readFile } from 'node:fs/promises';
 import { OFF, alive, gone, group, own, plainOwn } from '../lib/door.mjs';
 import { get, serverPid, start, until } from '../lib/server.mjs';
 
-// Says its pid; its parent is the keeper when this has returned, since setsid does not wait.
-const daemon = `setsid -f sh -c 'echo $$; exec sleep 1000'`;
+// Has said its pid when this returns (what comes long after a command is thrown away), and its parent is the keeper: setsid
+// does not wait.
+const daemon = `{ : "$(setsid -f sh -c 'echo $$ >&3; exec sleep 1000 >&3 3>&-')"; } 3>&1`;
 const pidOf = async (d, path) => until(async () => Number(/^\d+/.exec((await d.get(path)).body.data ?? '')?.[0]), 'the pid of the daemon');
 const ofExecution = (d, id) => pidOf(d, `/api/execution/${id}/logs?stream=stdout&from=0`);
 const ofProcess = (d, id) => until(async () => Number((await d.get(`/api/process/${id}/logs`)).body.stdout), 'the pid of the daemon');
