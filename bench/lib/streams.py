@@ -68,6 +68,25 @@ MIXED = (
 )
 
 
+def mixed_round(b, row, s, raw, method):
+    name, rate, beside, options, what, target = row
+    common = dict(seconds=max(b.args.seconds, 1.0), rate=rate, inflight=1000 if rate else 1, **options)
+    command = {"command": KINDS["base64"], "sessionId": OFF}
+    x = load("calls", port=raw.port, door="mux", beside=KINDS["base64"] if beside else None, **common)
+    y = load("calls", port=s.port, beside=command if beside else None, **common)
+    title = (
+        "ping"
+        + (f" at {rate}/s" if rate else ", closed loop")
+        + (" beside a full-speed stream" if beside else ", no stream")
+        + what
+    )
+    b.calls(f"mixed.{name}.raw", x, f"raw {title}", method)
+    b.calls(f"mixed.{name}.ws", y, title, method, {"p99": target})
+    if beside:
+        b.add(f"mixed.{name}.raw.stream", x["besideMBps"], f"raw stream meanwhile, {title}", "MB/s", method)
+        b.add(f"mixed.{name}.ws.stream", y["besideMBps"], f"stream meanwhile, {title}", "MB/s", method)
+
+
 def mixed(b):
     method = b.method(
         "mixed",
@@ -80,28 +99,11 @@ def mixed(b):
         the server, base64, and for the server its splicing thread.""",
     )
     with Server() as s, Raw("mux-server") as raw:
-        for name, rate, beside, options, what, target in MIXED:
-            for _ in range(b.args.rounds):
-                inflight = 1000 if rate else 1
-                common = dict(seconds=max(b.args.seconds, 1.0), rate=rate, inflight=inflight, **options)
-                x = load("calls", port=raw.port, door="mux", beside=KINDS["base64"] if beside else None, **common)
-                y = load(
-                    "calls",
-                    port=s.port,
-                    beside={"command": KINDS["base64"], "sessionId": OFF} if beside else None,
-                    **common,
-                )
-                title = (
-                    "ping"
-                    + (f" at {rate}/s" if rate else ", closed loop")
-                    + (" beside a full-speed stream" if beside else ", no stream")
-                    + what
-                )
-                b.calls(f"mixed.{name}.raw", x, f"raw {title}", method)
-                b.calls(f"mixed.{name}.ws", y, title, method, {"p99": target})
-                if beside:
-                    b.add(f"mixed.{name}.raw.stream", x["besideMBps"], f"raw stream meanwhile, {title}", "MB/s", method)
-                    b.add(f"mixed.{name}.ws.stream", y["besideMBps"], f"stream meanwhile, {title}", "MB/s", method)
+        # All in each round: what disturbs the machine for seconds is one value of each row, not all values of one.
+        for _ in range(b.args.rounds):
+            for row in MIXED:
+                mixed_round(b, row, s, raw, method)
+        for name, *_ in MIXED:
             b.say(
                 f"mixed {name}: p50 {b.get(f'mixed.{name}.ws.p50'):,.0f} p99 {b.get(f'mixed.{name}.ws.p99'):,.0f} "
                 f"p99.9 {b.get(f'mixed.{name}.ws.p999'):,.0f} us; "
