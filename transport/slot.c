@@ -59,12 +59,16 @@ void cp_supervise(cp_server *srv) {
     if (!atomic_exchange(&srv->tick_posted, true)) cp_loop_post(srv->t->loop, &srv->tick_task, tick_start);
 }
 
+static bool nothing_unread(const cp_slot *s) {
+    int unread = 0;
+    return ioctl(s->fd, FIONREAD, &unread) < 0 || unread == 0;
+}
+
 /* Once the server drains no request is waited for; one that has come is served. Whoever sees the other's change, the
  * drainer or the worker, shuts the socket: both hold s->mu. */
 static void leave_if_draining(const cp_slot *s) {
-    int unread = 0;
     if (s->fd < 0 || s->state == CP_SLOT_BUSY || !atomic_load(&s->srv->draining)) return;
-    if (ioctl(s->fd, FIONREAD, &unread) < 0 || unread == 0) shutdown(s->fd, SHUT_RDWR);
+    if (nothing_unread(s)) shutdown(s->fd, SHUT_RDWR);
 }
 
 bool cp_slot_find(cp_slot *s, const struct mg_request_info *ri) {
@@ -198,7 +202,6 @@ typedef bool sheddable(const cp_slot *s, uint64_t now);
  * to read the request that lies there, or to begin the one that it has read: then it is runnable, not asleep. */
 static bool waits_for_client(const cp_slot *s) {
     char path[64], text[512], *after_name;
-    int unread = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)s->tid);
     cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : cp_read_full(fd, text, sizeof text - 1);
@@ -206,7 +209,7 @@ static bool waits_for_client(const cp_slot *s) {
     text[n] = '\0';
     after_name = strrchr(text, ')');
     if (after_name && strncmp(after_name, ") S", 3) != 0) return false;
-    return ioctl(s->fd, FIONREAD, &unread) < 0 || unread == 0;
+    return nothing_unread(s);
 }
 
 static bool is_idle(const cp_slot *s, uint64_t now) {

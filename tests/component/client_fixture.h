@@ -27,24 +27,7 @@
 #include <cmocka.h>
 
 #include "component/disk.h"
-
-enum { PATIENCE_MS = 60000 };
-
-static inline uint64_t now_ms(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
-/* What no event announces is looked at every 5 ms. */
-#define wait_until(condition)                                                                                          \
-    do {                                                                                                               \
-        uint64_t end_ = now_ms() + PATIENCE_MS;                                                                        \
-        while (!(condition)) {                                                                                         \
-            if (now_ms() >= end_) fail_msg("never: %s", #condition);                                                   \
-            poll(NULL, 0, 5);                                                                                          \
-        }                                                                                                              \
-    } while (0)
+#include "component/wait.h"
 
 /* ---- the server ---- */
 

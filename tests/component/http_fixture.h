@@ -24,7 +24,7 @@
 #include "base/sha.h"
 #include "component/config_fixture.h"
 #include "component/router_stub.h"
-#include "component/until.h"
+#include "component/wait.h"
 #include "transport/http.h"
 #include "transport/ws.h"
 
@@ -308,15 +308,7 @@ static inline void on_loop_run(cp_task *t) {
     o->done = true;
 }
 
-/* The condition is looked at once each time: what other threads make true for a moment counts. */
-#define WAIT_FOR(cond)                                                                                                 \
-    do {                                                                                                               \
-        uint64_t until_ = cp_now_ms() + PATIENCE_MS;                                                                   \
-        while (!(cond)) {                                                                                              \
-            if (cp_now_ms() >= until_) fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #cond);              \
-            poll(NULL, 0, 2);                                                                                          \
-        }                                                                                                              \
-    } while (0)
+#define WAIT_FOR(cond) wait_until(cond)
 
 /* Before each test of a group. */
 static inline int fx_again(void **state) {

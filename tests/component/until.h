@@ -1,16 +1,8 @@
 #pragma once
 /* Waiting for something in a test is running the loop until it is there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/clock.h"
 #include "base/loop.h"
-
-enum { PATIENCE_MS = 60000 };
+#include "component/wait.h"
 
 /* Fails the test when the condition does not come true. What no event of the loop announces is looked at every 10 ms.
  */
