@@ -8,6 +8,7 @@
  * own stop takes more than a second and has nothing left to do. */
 #include "app.h"
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "config.h"
 #include "handlers/router.h"
@@ -133,6 +134,7 @@ static int open_base(struct app *a, int keeper_fd, cp_err *err) {
     if (!a->keeper) return -1;
     if (cp_config_decode(&a->config, cp_buf_str(&a->hello.config), err) < 0) return -1;
     cp_config_start_log(&a->config);
+    cp_budget_open((uint64_t)a->config.memory_budget);
     cp_metric_set(CP_M_KEEPER_RESTARTS, a->hello.generation);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Liveness, readiness and metrics (conflux-additions.md, "The rest"). */
 #include <sys/statvfs.h>
 
+#include "base/budget.h"
 #include "handlers/families.h"
 #include "handlers/reply.h"
 #include "services/nofile.h"
@@ -57,6 +58,7 @@ static int metrics(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
     res->status = 200;
     res->type = "text/plain; version=0.0.4; charset=utf-8";
     cp_metrics_write(&res->body);
+    cp_budget_metrics(&res->body);
     cp_router_metrics(ctx->router, &res->body);
     return 0;
 }
