@@ -10,6 +10,7 @@
 
 #include "base/budget.h"
 #include "base/log.h"
+#include "base/spool.h"
 #include "config.h"
 #include "handlers/router.h"
 #include "services/files.h"
@@ -135,6 +136,7 @@ static int open_base(struct app *a, int keeper_fd, cp_err *err) {
     if (cp_config_decode(&a->config, cp_buf_str(&a->hello.config), err) < 0) return -1;
     cp_config_start_log(&a->config);
     cp_budget_open((uint64_t)a->config.memory_budget);
+    cp_spool_setup(a->config.state, (uint64_t)a->config.spill_total);
     cp_metric_set(CP_M_KEEPER_RESTARTS, a->hello.generation);
     return 0;
 }

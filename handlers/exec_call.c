@@ -48,7 +48,7 @@ static void answer(cp_call *c) {
     c->gathering = true;
     c->holds++;
     cp_timer_stop(c->ctx->loop, &c->detach);
-    cp_gather(c->ctx, c->exec, c->opts.view, cp_exec_result_build, gathered, c);
+    cp_gather(c->ctx, c->exec, c->opts.view, &cp_gather_exec, gathered, c);
 }
 
 static void on_end(cp_exec_watch *w, cp_exec *e) {

@@ -1,5 +1,7 @@
 #include "handlers/exec_result.h"
 
+#include "handlers/reply.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -26,40 +28,9 @@ void cp_jw_usage(cp_jw *w, const cp_exec *e) {
     cp_jw_end_obj(w);
 }
 
-static bool drop_nuls(cp_buf *b) {
-    char *p = b->n ? memchr(b->p, 0, b->n) : NULL;
-    if (!p) return false;
-    char *o = p;
-    for (const char *end = b->p + b->n; p < end; p++)
-        if (*p) *o++ = *p;
-    b->n = (size_t)(o - b->p);
-    return true;
-}
-
-/* A session's text as the reference gives it: exactly one trailing newline is removed, NULs vanish. */
-static bool to_session_text(cp_gathered *g) {
-    bool lost = false;
-    if (!g->exec->session || g->view.base64) return false;
-    for (int k = 0; k < 2; k++) {
-        cp_buf *b = &g->text[k];
-        if (g->view.plain) lost |= drop_nuls(b);
-        if (b->n && b->p[b->n - 1] == '\n') b->n--;
-    }
-    return lost;
-}
-
-static void write_text(cp_jw *w, const cp_gathered *g) {
-    static const char *const keys[] = {"stdout", "stderr"};
-    for (int k = 0; k < 2; k++) {
-        cp_jw_key(w, keys[k]);
-        if (g->view.base64) cp_jw_base64(w, g->text[k].p, g->text[k].n);
-        else cp_jw_str(w, cp_buf_str(&g->text[k]));
-    }
-}
-
 /* ---- the result ---- */
 
-static void write_additions(cp_jw *w, const cp_gathered *g, bool lossy) {
+static void write_additions(cp_jw *w, const cp_gathered *g) {
     const cp_exec *e = g->exec;
     cp_jw_kz(w, "executionId", e->id);
     cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));
@@ -71,28 +42,26 @@ static void write_additions(cp_jw *w, const cp_gathered *g, bool lossy) {
     cp_jw_ku64(w, "stderrBytes", g->total[1]);
     cp_jw_kbool(w, "stdoutTruncated", g->truncated[0]);
     cp_jw_kbool(w, "stderrTruncated", g->truncated[1]);
-    cp_jw_kbool(w, "lossy", lossy);
+    cp_jw_kbool(w, "lossy", g->lossy);
     cp_jw_ku64(w, "durationMs", e->ended_ms - e->started_ms);
     cp_jw_usage(w, e);
 }
 
-static void build_success(cp_gathered *g, cp_result *res) {
-    const cp_exec *e = g->exec;
-    bool lost = to_session_text(g);
+static void begin_success(const cp_gathered *g, cp_result *res, cp_jw *w) {
     res->status = 200;
-    cp_jw w = cp_jw_on(&res->body);
-    cp_buf_reserve(&res->body, g->text[0].n + g->text[1].n + 1024);
-    cp_jw_obj(&w);
-    cp_jw_kbool(&w, "success", e->exit_code == 0);
-    cp_jw_ki64(&w, "exitCode", e->exit_code);
-    write_text(&w, g);
-    lost |= w.lossy;
-    cp_jw_kz(&w, "command", e->command);
-    cp_jw_ku64(&w, "duration", 0); /* always 0 in the reference; ours is durationMs */
-    cp_jw_know(&w);
-    if (g->view.session_given) cp_jw_kz(&w, "sessionId", e->session ? e->session : "__DISABLE_SESSION__");
-    write_additions(&w, g, lost);
-    cp_jw_end_obj(&w);
+    cp_jw_obj(w);
+    cp_jw_kbool(w, "success", g->exec->exit_code == 0);
+    cp_jw_ki64(w, "exitCode", g->exec->exit_code);
+}
+
+static void end_success(const cp_gathered *g, cp_jw *w) {
+    const cp_exec *e = g->exec;
+    cp_jw_kz(w, "command", e->command);
+    cp_jw_ku64(w, "duration", 0); /* always 0 in the reference; ours is durationMs */
+    cp_jw_know(w);
+    if (g->view.session_given) cp_jw_kz(w, "sessionId", e->session ? e->session : "__DISABLE_SESSION__");
+    write_additions(w, g);
+    cp_jw_end_obj(w);
 }
 
 void cp_jw_start_error(cp_jw *w, const cp_exec *e) {
@@ -134,57 +103,72 @@ int cp_exec_how_it_failed(const cp_exec *e, cp_err *err) {
     return 0;
 }
 
-static void build_error(cp_gathered *g, const cp_err *err, cp_result *res) {
+/* Returns whether it has texts: what could not be started has none. */
+static bool begin_error(const cp_gathered *g, cp_result *res, cp_jw *w) {
     const cp_exec *e = g->exec;
-    cp_autobuf cp_buf context = {0};
-    cp_jw w = cp_jw_on(&context);
-    to_session_text(g);
-    cp_jw_obj(&w);
-    if (e->session) cp_jw_kz(&w, "sessionId", e->session);
-    if (err->code == CP_E_SESSION_TERMINATED) cp_jw_ki64(&w, "exitCode", e->exit_code);
-    if (e->timed_out) cp_jw_kbool(&w, "timedOut", true);
-    if (e->shell_replaced) cp_jw_kbool(&w, "shellReplaced", true);
-    if (e->state == CP_STATE_FAILED) {
-        cp_jw_kz(&w, "command", e->command);
-        cp_jw_kz(&w, "stderr", err->msg);
-        if (err->sys) cp_jw_kz(&w, "errno", cp_errno_name(err->sys));
-    } else {
-        cp_jw_kz(&w, "outcome", cp_outcome_name(e->outcome));
-        write_text(&w, g);
-        write_cuts(&w, g);
+    const cp_err *err = &g->failed;
+    res->status = cp_code_http(err->code);
+    cp_error_begin(w, err);
+    cp_jw_obj(w);
+    if (e->session) cp_jw_kz(w, "sessionId", e->session);
+    if (err->code == CP_E_SESSION_TERMINATED) cp_jw_ki64(w, "exitCode", e->exit_code);
+    if (e->timed_out) cp_jw_kbool(w, "timedOut", true);
+    if (e->shell_replaced) cp_jw_kbool(w, "shellReplaced", true);
+    if (e->state != CP_STATE_FAILED) {
+        cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));
+        return true;
     }
-    cp_jw_kz(&w, "executionId", e->id);
-    cp_jw_end_obj(&w);
-    cp_error_result(res, err, NULL, cp_buf_str(&context));
+    cp_jw_kz(w, "command", e->command);
+    cp_jw_kz(w, "stderr", err->msg);
+    if (err->sys) cp_jw_kz(w, "errno", cp_errno_name(err->sys));
+    return false;
 }
 
-void cp_exec_result_build(cp_gathered *g, cp_result *res) {
-    cp_err err = {0};
-    if (cp_exec_how_it_failed(g->exec, &err) < 0) build_error(g, &err, res);
-    else build_success(g, res);
+static void end_error(const cp_gathered *g, const cp_result *res, cp_jw *w) {
+    if (g->exec->state != CP_STATE_FAILED) write_cuts(w, g);
+    cp_jw_kz(w, "executionId", g->exec->id);
+    cp_jw_end_obj(w);
+    cp_error_end(w, &g->failed, NULL, res->status);
 }
 
-static void refuse_logs(const cp_gathered *g, cp_result *res) {
-    cp_autobuf cp_buf context = {0};
-    cp_jw w = cp_jw_on(&context);
-    cp_jw_obj(&w);
-    cp_jw_kz(&w, "processId", g->exec->process_id);
-    cp_jw_end_obj(&w);
-    cp_error_result(res, &g->unread, NULL, cp_buf_str(&context));
+static bool begin_exec(cp_gathered *g, cp_result *res, cp_jw *w) {
+    if (cp_exec_how_it_failed(g->exec, &g->failed) < 0) return begin_error(g, res, w);
+    begin_success(g, res, w);
+    return true;
 }
 
-void cp_exec_logs_build(cp_gathered *g, cp_result *res) {
-    if (g->unread.code) {
-        refuse_logs(g, res);
-        return;
-    }
+static void end_exec(cp_gathered *g, cp_result *res, cp_jw *w) {
+    if (g->failed.code) end_error(g, res, w);
+    else end_success(g, w);
+}
+
+const cp_gather_form cp_gather_exec = {.begin = begin_exec, .end = end_exec};
+
+/* ---- the logs of a process ---- */
+
+static bool begin_logs(cp_gathered *g, cp_result *res, cp_jw *w) {
     res->status = 200;
-    cp_jw w = cp_jw_on(&res->body);
-    cp_buf_reserve(&res->body, g->text[0].n + g->text[1].n + 256);
-    cp_jw_obj(&w);
-    cp_jw_kbool(&w, "success", true);
-    cp_jw_kz(&w, "processId", g->exec->process_id);
-    write_text(&w, g);
-    cp_jw_know(&w);
-    cp_jw_end_obj(&w);
+    cp_jw_obj(w);
+    cp_jw_kbool(w, "success", true);
+    cp_jw_kz(w, "processId", g->exec->process_id);
+    return true;
 }
+
+static void end_logs(cp_gathered *g, cp_result *res, cp_jw *w) {
+    (void)g, (void)res;
+    cp_success_end(w);
+}
+
+static bool refuse_logs(const cp_gathered *g, cp_result *res) {
+    if (!g->unread.code) return false;
+    cp_autobuf cp_buf context = {0};
+    cp_jw w = cp_jw_on(&context);
+    cp_jw_obj(&w);
+    cp_jw_kz(&w, "processId", g->exec->process_id);
+    cp_jw_end_obj(&w);
+    res->status = 0;
+    cp_error_result(res, &g->unread, NULL, cp_buf_str(&context));
+    return true;
+}
+
+const cp_gather_form cp_gather_logs = {.begin = begin_logs, .end = end_logs, .exact = true, .refuse = refuse_logs};

@@ -10,28 +10,35 @@ typedef struct cp_exec_view {
     bool base64;
 } cp_exec_view;
 
-/* The output of an execution, taken out of its logs: in slices on the loop, so that 64 MiB do not hold it up. */
+/* An answer that holds the output of an execution, while it is made. */
 typedef struct cp_gathered {
     cp_exec *exec;
     cp_exec_view view;
-    cp_buf text[2];
     uint64_t total[2];
-    bool truncated[2]; /* text is not all of it */
+    bool truncated[2]; /* the text is not all of it */
+    bool lossy;        /* a text was not UTF-8, or lost NULs */
     cp_err unread;     /* not CP_OK: because the log could not be read at this moment; it has more */
+    cp_err failed;     /* not CP_OK: how the execution failed, when the answer is that error */
 } cp_gathered;
-/* Makes the answer from it; runs on the io pool when the output is long. */
-typedef void cp_gather_build(cp_gathered *g, cp_result *res);
+/* What stands around the texts ("stdout", "stderr"), which lie between begin and end. On the loop or on the io pool. */
+typedef struct cp_gather_form {
+    bool (*begin)(cp_gathered *g, cp_result *res, cp_jw *w); /* sets the status; false: without texts */
+    void (*end)(cp_gathered *g, cp_result *res, cp_jw *w);
+    bool exact; /* the texts of a session are what was printed, not what the reference makes of them */
+    /* Not NULL: called before end; true: the answer is no answer, and *res has been made in its place. */
+    bool (*refuse)(const cp_gathered *g, cp_result *res);
+} cp_gather_form;
+extern const cp_gather_form cp_gather_exec; /* of execute: the result, or the error that the execution ended with */
+/* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */
+extern const cp_gather_form cp_gather_logs;
 /* On the loop, maybe before cp_gather has returned; takes what res owns. */
 typedef void cp_gather_done(void *arg, cp_result *res);
-void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *build, cp_gather_done *done, void *arg);
+/* Makes an answer from what an execution has printed so far, in pieces, in constant memory (base/spool.h): it costs
+ * what the memory budget has room for. A few long ones are made at a time, the others wait. Loop thread. */
+void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form, cp_gather_done *done, void *arg);
 
 /* -1 with the error, if one that is over has ended otherwise than by its own end. */
 int cp_exec_how_it_failed(const cp_exec *e, cp_err *err);
-/* Builds the answer of execute for an execution that has ended: the result, or the error that it ended with. */
-void cp_exec_result_build(cp_gathered *g, cp_result *res);
-/* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */
-void cp_exec_logs_build(cp_gathered *g, cp_result *res);
-
 static inline bool cp_exec_over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 /* "error" and "errno" of one that could not be started. */
 void cp_jw_start_error(cp_jw *w, const cp_exec *e);

@@ -91,15 +91,16 @@ static int choose(reader *r, const cp_request *req, cp_str path, cp_err *err) {
     return 0;
 }
 
-/* The content as the inside of a JSON string. 0 or -1 with errno. */
-static int put_content(reader *r, cp_buf *out) {
+/* The content as the inside of a JSON string. -1: it cannot be read, or there is no room for it. */
+static int put_content(reader *r, cp_spool *spool, cp_err *err) {
+    cp_buf *out = &spool->mem;
     char *piece = r->buf + HEADROOM;
     size_t held = 0; /* bytes before piece */
     bool more = r->start < r->end;
     while (more) {
         uint64_t at = r->start + r->got + held, left = r->end - at;
         ssize_t n = read_at(r->fd, piece, left < CP_FILE_CHUNK ? (size_t)left : CP_FILE_CHUNK, at);
-        if (n < 0) return -1;
+        if (n < 0) return cp_fail_sys(err, CP_E_FILESYSTEM_ERROR, errno, "read");
         more = n == CP_FILE_CHUNK && (uint64_t)n < left;
         const char *p = piece - held;
         size_t have = held + (size_t)n;
@@ -115,6 +116,7 @@ static int put_content(reader *r, cp_buf *out) {
         }
         r->got += have - held;
         memmove(piece - held, p + have - held, held);
+        if (cp_spool_settle(spool, err) < 0) return -1;
     }
     return 0;
 }
@@ -143,24 +145,36 @@ static void reserve_body(cp_buf *b, uint64_t n) {
     madvise((void *)from, to - from, MADV_POPULATE_WRITE);
 }
 
+static int failed(cp_result *res, const cp_err *err, cp_str path) {
+    cp_result_free(res);
+    if (err->code != CP_E_FILESYSTEM_ERROR) return cp_files_error(res, err, "file.read", path);
+    return cp_files_sdk_error(res, err, "file.read", path, "Failed to read file");
+}
+
 static int serve(reader *r, cp_str path, cp_result *res) {
-    cp_err err;
+    cp_err err = {0};
     uint64_t n = r->sized ? r->end - r->start : 0;
+    if (r->base64) n = n / 3 * 4;
     cp_jw w = cp_success_begin(res);
     cp_jw_kstr(&w, "path", path);
     cp_jw_key(&w, "content");
-    reserve_body(&res->body, r->base64 ? n / 3 * 4 : n + n / 16);
     cp_buf_addc(&res->body, '"');
-    if (put_content(r, &res->body) < 0) {
-        cp_fail_sys(&err, CP_E_FILESYSTEM_ERROR, errno, "read");
-        cp_result_free(res);
-        return cp_files_sdk_error(res, &err, "file.read", path, "Failed to read file");
+    cp_spool spool = {.mem = cp_take(res->body), .charge.kind = CP_MEM_RESULTS};
+    w.out = &spool.mem;
+    if (cp_charge_set(&spool.charge, n + spool.mem.n, NULL) == 0) reserve_body(&spool.mem, n + n / 16);
+    if (put_content(r, &spool, &err) < 0) {
+        cp_spool_free(&spool);
+        return failed(res, &err, path);
     }
-    if (r->got > CP_READ_MAX) return too_large(res, path, r->got);
-    cp_buf_addc(&res->body, '"');
+    if (r->got > CP_READ_MAX) {
+        cp_spool_free(&spool);
+        return too_large(res, path, r->got);
+    }
+    cp_buf_addc(&spool.mem, '"');
     w.comma = true;
     put_rest(r, &w);
-    return 0;
+    if (cp_result_spooled(res, &spool, &err) == 0) return 0;
+    return failed(res, &err, path);
 }
 
 int cp_files_read(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {

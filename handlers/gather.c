@@ -1,40 +1,140 @@
-/* Takes the output of an execution out of its logs and has an answer built from it. Logs belong to the loop, and a read
- * is a copy from memory or page cache: slices of 1 MiB, one a round, keep other connections moving. Escaping tens of
- * MiB is the io pool's. */
+/* Makes an answer from what an execution has printed. Logs belong to the loop, and a read is a copy from memory or page
+ * cache: pieces of 1 MiB, one a round, keep other connections moving. Escaping them, and writing them to a file where
+ * memory has no room, is the io pool's; what is short is made on the loop at once.
+ *
+ * Life: begin → for each text: read a piece (loop), write it (pool), until it is over → end → done (loop). */
 #include <stdlib.h>
 
+#include "base/escape.h"
+#include "base/utf8.h"
 #include "handlers/exec_result.h"
 
-enum { SLICE = 1 << 20, INLINE_MAX = 256 << 10 };
+enum { SLICE = 1 << 20, INLINE_MAX = 256 << 10, MOST = 8 };
 
 typedef struct gather {
+    struct gather *next; /* of those that wait */
     cp_gathered g;
     cp_ctx *ctx;
     uint64_t at[2], end[2];
-    cp_gather_build *build;
+    const cp_gather_form *form;
     cp_gather_done *done;
     void *arg;
+    int text;     /* the one being written; 2: both are */
+    bool begun;   /* of that text: its key and quote are written */
+    bool on_loop; /* it is short: no pool, unless memory has no room for it */
+    cp_buf piece; /* what was read of it; in front of that what the former piece could not settle */
+    cp_spool out;
+    cp_jw w;
+    cp_err err;
     cp_result res;
     cp_task task;
     cp_work work;
 } gather;
 
+/* Each long one holds a piece that nobody counts: so many at a time. Loop thread. */
+static struct {
+    gather *head, **tail;
+    unsigned active;
+} turns;
+
+/* ---- one piece of a text ---- */
+
+static bool drop_nuls(cp_buf *b) {
+    char *p = b->n ? memchr(b->p, 0, b->n) : NULL;
+    if (!p) return false;
+    char *o = p;
+    for (const char *end = b->p + b->n; p < end; p++)
+        if (*p) *o++ = *p;
+    b->n = (size_t)(o - b->p);
+    return true;
+}
+
+/* A session's text as the reference gives it: exactly one trailing newline is removed, NULs vanish. */
+static bool session_text(const gather *j) { return j->g.exec->session && !j->g.view.base64 && !j->form->exact; }
+
+/* Bytes at the end that only the next piece can tell the meaning of. */
+static size_t unsettled(const gather *j, bool last) {
+    const cp_buf *b = &j->piece;
+    bool newline = b->n && b->p[b->n - 1] == '\n' && session_text(j);
+    if (newline) return 1; /* of the last piece: that is the one which is removed */
+    if (last) return 0;
+    return j->g.view.base64 ? b->n % 3 : cp_utf8_tail(b->p, b->n);
+}
+
+static void write_piece(gather *j, bool last) {
+    static const char *const keys[] = {"stdout", "stderr"};
+    if (!j->begun) {
+        cp_jw_key(&j->w, keys[j->text]);
+        cp_buf_addc(j->w.out, '"');
+        j->begun = true;
+    }
+    if (j->g.view.plain && session_text(j) && drop_nuls(&j->piece)) j->g.lossy = true;
+    size_t rest = unsettled(j, last), n = j->piece.n - rest;
+    if (j->g.view.base64) cp_base64_encode(j->w.out, j->piece.p, n);
+    else if (n && !cp_escape(j->w.out, (cp_str){j->piece.p, n}, 1)) j->g.lossy = true;
+    cp_buf_consume(&j->piece, n);
+    if (!last) return;
+    cp_buf_addc(j->w.out, '"');
+    j->w.comma = true;
+    cp_buf_clear(&j->piece);
+    j->begun = false;
+    j->text++;
+}
+
+/* ---- the whole ---- */
+
+static void begin(gather *j) {
+    if (!j->form->begin(&j->g, &j->res, &j->w)) j->text = 2;
+}
+
+/* The last step: false when it must be done on the pool, because a file is needed. */
+static bool end(gather *j, bool may_block) {
+    if (j->form->refuse && j->form->refuse(&j->g, &j->res)) return true;
+    j->form->end(&j->g, &j->res, &j->w);
+    if (!may_block && !cp_spool_fits(&j->out)) return false;
+    cp_result_spooled(&j->res, &j->out, &j->err);
+    return true;
+}
+
+static void step(cp_task *t);
+
+static void next_turn(void) {
+    turns.active--;
+    gather *j = turns.head;
+    if (!j) return;
+    turns.head = j->next;
+    turns.active++;
+    cp_loop_post(j->ctx->loop, &j->task, step);
+}
+
+static void await_turn(gather *j) {
+    if (turns.active < MOST) {
+        turns.active++;
+        step(&j->task);
+        return;
+    }
+    if (!turns.head) turns.tail = &turns.head;
+    *turns.tail = j;
+    turns.tail = &j->next;
+}
+
 static void finish(gather *j) {
-    cp_result res = cp_take(j->res);
+    if (!j->on_loop) next_turn();
     cp_gather_done *done = j->done;
     void *arg = j->arg;
-    for (int k = 0; k < 2; k++) cp_buf_free(&j->g.text[k]);
+    if (j->err.code) {
+        cp_result_free(&j->res);
+        cp_error_result(&j->res, &j->err, NULL, (cp_str){0});
+    }
+    cp_result res = cp_take(j->res);
+    cp_spool_free(&j->out);
+    cp_buf_free(&j->piece);
     cp_exec_unref(j->g.exec);
     free(j);
     done(arg, &res);
 }
 
-static void build_run(cp_work *w) {
-    gather *j = CP_CONTAINER(w, gather, work);
-    j->build(&j->g, &j->res);
-}
-
-static void build_done(cp_work *w) { finish(CP_CONTAINER(w, gather, work)); }
+/* ---- reading, on the loop ---- */
 
 /* Nothing came: all that is left was beyond the budget, or the log cannot be read. */
 static void cut_short(gather *j, int k) {
@@ -47,47 +147,72 @@ static void cut_short(gather *j, int k) {
     j->end[k] = j->at[k];
 }
 
-/* Reads up to SLICE bytes; false when all has been read. */
-static bool read_slice(gather *j) {
+/* Reads up to SLICE bytes of the text whose turn it is; true when that was the last of it. */
+static bool read_piece(gather *j) {
+    int k = j->text;
     size_t left = SLICE;
-    for (int k = 0; k < 2; k++) {
-        while (left && j->at[k] < j->end[k]) {
-            uint64_t want = j->end[k] - j->at[k], at;
-            size_t n =
-                cp_output_read(j->g.exec->out[k], j->at[k], want < left ? (size_t)want : left, &j->g.text[k], &at);
-            if (!n) {
-                cut_short(j, k);
-                break;
-            }
-            j->g.truncated[k] |= at > j->at[k]; /* the oldest were dropped meanwhile */
-            j->at[k] = at + n;
-            left -= n;
+    while (left && j->at[k] < j->end[k]) {
+        uint64_t want = j->end[k] - j->at[k], at;
+        size_t n = cp_output_read(j->g.exec->out[k], j->at[k], want < left ? (size_t)want : left, &j->piece, &at);
+        if (!n) {
+            cut_short(j, k);
+            break;
         }
+        j->g.truncated[k] |= at > j->at[k]; /* the oldest were dropped meanwhile */
+        j->at[k] = at + n;
+        left -= n;
     }
-    return j->at[0] < j->end[0] || j->at[1] < j->end[1];
+    return j->at[k] >= j->end[k];
+}
+
+/* ---- steps ---- */
+
+static void end_run(cp_work *w) {
+    gather *j = CP_CONTAINER(w, gather, work);
+    cp_result_spooled(&j->res, &j->out, &j->err);
+}
+
+static void end_done(cp_work *w) { finish(CP_CONTAINER(w, gather, work)); }
+
+static void piece_run(cp_work *w) {
+    gather *j = CP_CONTAINER(w, gather, work);
+    write_piece(j, j->at[j->text] >= j->end[j->text]);
+    if (cp_spool_settle(&j->out, &j->err) < 0) return;
+    if (j->text == 2) end(j, true);
+}
+
+static void piece_done(cp_work *w) {
+    gather *j = CP_CONTAINER(w, gather, work);
+    if (j->err.code || j->text == 2) finish(j);
+    else step(&j->task);
 }
 
 static void step(cp_task *t) {
     gather *j = CP_CONTAINER(t, gather, task);
-    if (read_slice(j)) {
-        cp_loop_post(j->ctx->loop, &j->task, step);
-    } else if (j->g.text[0].n + j->g.text[1].n > INLINE_MAX) {
-        cp_workers_submit(j->ctx->workers, &j->work, build_run, build_done);
-    } else {
-        j->build(&j->g, &j->res);
+    while (j->on_loop && j->text < 2) write_piece(j, read_piece(j));
+    if (j->text < 2) {
+        read_piece(j);
+        cp_workers_submit(j->ctx->workers, &j->work, piece_run, piece_done);
+    } else if (end(j, false)) {
         finish(j);
+    } else {
+        cp_workers_submit(j->ctx->workers, &j->work, end_run, end_done);
     }
 }
 
-void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *build, cp_gather_done *done, void *arg) {
+void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form, cp_gather_done *done,
+               void *arg) {
     gather *j = cp_new(gather);
     j->g.exec = e;
     j->g.view = view;
     j->ctx = ctx;
-    j->build = build;
+    j->form = form;
     j->done = done;
     j->arg = arg;
+    j->out.charge.kind = CP_MEM_RESULTS;
+    j->w = cp_jw_on(&j->out.mem);
     cp_exec_ref(e);
+    uint64_t n = 0;
     for (int k = 0; k < 2 && e->out[k]; k++) {
         j->g.total[k] = cp_output_total(e->out[k]);
         j->g.truncated[k] = cp_output_truncated(e->out[k]) || cp_output_dropped(e->out[k]) > 0;
@@ -97,6 +222,10 @@ void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, cp_gather_build *buil
             j->end[k] = j->at[k] + e->max_output;
             j->g.truncated[k] = true;
         }
+        n += j->end[k] - j->at[k];
     }
-    step(&j->task);
+    j->on_loop = n <= INLINE_MAX && cp_charge_set(&j->out.charge, n, NULL) == 0;
+    begin(j);
+    if (j->on_loop) step(&j->task);
+    else await_turn(j);
 }

@@ -169,7 +169,7 @@ static void reply_logs(cp_ctx *ctx, cp_exec *e, cp_reply *reply, void *arg) {
     l->reply = reply;
     reply->handler = l;
     reply->on_cancel = whole_cancel;
-    cp_gather(ctx, e, (cp_exec_view){0}, cp_exec_logs_build, whole_done, l);
+    cp_gather(ctx, e, (cp_exec_view){0}, &cp_gather_logs, whole_done, l);
 }
 
 static void logs(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {

@@ -23,7 +23,22 @@ void cp_result_free(cp_result *r) {
     cp_buf_free(&r->headers);
     if (r->file_fd > 0) close(r->file_fd);
     if (r->source) r->source->close(r->source);
+    cp_charge_free(&r->charge);
+    cp_spool_forget(r->spilled);
     *r = (cp_result){0};
+}
+
+int cp_result_spooled(cp_result *r, cp_spool *spool, cp_err *err) {
+    if (cp_spool_end(spool, err) < 0) {
+        cp_spool_free(spool);
+        return -1;
+    }
+    r->body = cp_take(spool->mem);
+    r->charge = cp_take(spool->charge);
+    r->file_fd = cp_take(spool->fd);
+    r->file_off = 0;
+    r->file_len = r->spilled = cp_take(spool->filed);
+    return 0;
 }
 
 /* ---- a copy that outlives the transport's buffers ---- */

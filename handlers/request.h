@@ -5,10 +5,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/budget.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/loop.h"
+#include "base/spool.h"
 #include "services/stdin_ack.h"
 
 typedef enum {
@@ -84,11 +86,15 @@ typedef struct cp_result {
     const char *type; /* content type; NULL: application/json */
     cp_buf body;      /* owned */
     cp_buf headers;   /* further "Name: value\r\n" lines; HTTP only */
-    int file_fd;      /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only */
+    int file_fd;      /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only, unless spilled */
     uint64_t file_off, file_len;
+    uint64_t spilled;       /* > 0: file_fd is an answer that memory had no room for (base/spool.h); over every door */
+    cp_charge charge;       /* what body is counted as in the memory budget, when it is */
     cp_body_source *source; /* not NULL: the body comes from it (owned); HTTP only */
 } cp_result;
 void cp_result_free(cp_result *r);
+/* Makes what was spooled the body, and the spool empty. May write to a file. -1: the spool is freed. */
+int cp_result_spooled(cp_result *r, cp_spool *spool, cp_err *err);
 
 /* ---- streams ---- */
 

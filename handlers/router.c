@@ -97,7 +97,7 @@ void cp_router_refuse(const cp_match *m, cp_result *res) {
 static int check_body(const cp_route *route, const cp_request *req, cp_err *err) {
     const cp_err *why = req->body_err;
     /* Too large is said on every route: the limits protect the server, not the handler. */
-    if (why && why->code == CP_E_PAYLOAD_TOO_LARGE) {
+    if (why && (why->code == CP_E_PAYLOAD_TOO_LARGE || why->code == CP_E_LIMIT_EXCEEDED)) {
         *err = *why;
         return -1;
     }
@@ -125,6 +125,17 @@ static void serve_sync(cp_router *r, const cp_route *route, const cp_request *re
     cp_error_result(res, &err, err.code == CP_E_VALIDATION_FAILED ? NULL : route->op, (cp_str){0});
 }
 
+/* Counts a body in the memory budget. One that memory has no room for goes to a file, and where that has none either
+ * the answer is the error. It may write to that file: not for the loop. */
+static void count_result(cp_result *r) {
+    cp_err err = {0};
+    if (r->body.n <= CP_BUDGET_SMALL || r->charge.bytes) return;
+    cp_spool spool = {.mem = cp_take(r->body), .charge.kind = CP_MEM_RESULTS};
+    if (cp_result_spooled(r, &spool, &err) == 0) return;
+    cp_result_free(r);
+    cp_error_result(r, &err, NULL, (cp_str){0});
+}
+
 void cp_router_call(cp_router *r, const cp_match *m, cp_request *req, cp_result *res) {
     cp_err err = {0};
     memcpy(req->params, m->params, sizeof req->params);
@@ -137,6 +148,7 @@ void cp_router_call(cp_router *r, const cp_match *m, cp_request *req, cp_result 
         cp_error_result(res, &err, m->route->op, (cp_str){0});
     } else {
         serve_sync(r, m->route, req, res);
+        if (m->route->flags & CP_R_IO) count_result(res);
     }
 }
 
@@ -154,6 +166,7 @@ typedef struct io_job {
 static void io_run(cp_work *w) {
     io_job *j = CP_CONTAINER(w, io_job, work);
     serve_sync(j->router, j->route, j->req, &j->res);
+    count_result(&j->res);
 }
 
 static void io_done(cp_work *w) {

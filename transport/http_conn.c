@@ -37,8 +37,10 @@ struct cp_http_loop {
     cp_io io;
     cp_outbox out;
     conn_state state;
-    cp_http_call *call; /* WAITING */
-    cp_source *src;     /* STREAMING */
+    cp_http_call *call;   /* WAITING */
+    cp_source *src;       /* STREAMING */
+    cp_outbox_body *body; /* FLUSHING: an answer in a file, of which `sent` is queued */
+    uint64_t sent;
     cp_reply_to to;
     char *origin;
     cp_timer stall, deadline;
@@ -115,6 +117,7 @@ static void conn_free(cp_http_conn *c) {
     cp_timer_stop(loop, &c->stall);
     cp_timer_stop(loop, &c->deadline);
     cp_outbox_fini(&c->out);
+    if (c->body) cp_outbox_body_release(c->body);
     cp_io_del(loop, &c->io);
     cp_taken_close(c->srv, &c->fd);
     free(c->origin);
@@ -178,7 +181,7 @@ static void finish(cp_http_conn *c) {
 
 static void on_empty(void *arg) {
     cp_http_conn *c = arg;
-    if (c->state == FLUSHING) linger(c);
+    if (c->state == FLUSHING && !c->body) linger(c);
 }
 
 static void drop_input(cp_http_conn *c) {
@@ -191,17 +194,53 @@ static void drop_input(cp_http_conn *c) {
 
 /* ---- answers ---- */
 
+/* Not copied: what is in memory is queued as it is, what is in a file is read when the client takes it. */
+static void send_large(cp_http_conn *c, cp_result *res) {
+    if (res->spilled) {
+        c->body = cp_outbox_body_of_file(cp_take(res->file_fd), cp_take(res->spilled));
+        return;
+    }
+    size_t n = res->body.n;
+    cp_outbox_body *body = cp_outbox_body_new(&res->body, &res->charge);
+    cp_outbox_add_piece(&c->out, body, 0, n);
+    cp_outbox_body_release(body);
+}
+
+/* False: the file failed, and the connection is gone. */
+static bool send_body_piece(cp_http_conn *c) {
+    uint64_t left = c->body->size - c->sent;
+    size_t n = left < BUDGET ? (size_t)left : BUDGET;
+    cp_buf *tail = cp_outbox_tail(&c->out, n);
+    size_t start = tail->n;
+    bool ok = cp_outbox_body_read(c->body, c->sent, n, tail) == 0;
+    if (!ok) tail->n = start;
+    cp_outbox_commit(&c->out);
+    if (!ok) {
+        abandon(c, CP_END_DISCONNECTED);
+        return false;
+    }
+    c->sent += n;
+    if (n == left) cp_outbox_body_release(cp_take(c->body));
+    return true;
+}
+
 void cp_http_conn_send(cp_http_conn *c, cp_result *res) {
+    bool large = res->spilled || res->body.n > BUDGET;
     c->call = NULL;
-    if (res->file_fd > 0 || res->source) { /* only the workers may block on a file */
+    if ((res->file_fd > 0 && !res->spilled) || res->source) { /* only the workers may block on a file */
         cp_err err;
         cp_fail(&err, CP_E_INTERNAL_ERROR, "a file body needs a worker");
         cp_result_free(res);
         cp_error_result(res, &err, NULL, (cp_str){0});
+        large = false;
     }
-    cp_buf *tail = cp_outbox_tail(&c->out, 1024 + res->body.n);
-    cp_http_reply_write(tail, &c->to, res);
+    cp_buf *tail = cp_outbox_tail(&c->out, 1024 + (large ? 0 : res->body.n));
+    if (large)
+        cp_http_head_write(tail, &c->to, res->status, res->type, cp_buf_str(&res->headers),
+                           (int64_t)(res->spilled ? res->file_len : res->body.n));
+    else cp_http_reply_write(tail, &c->to, res);
     cp_outbox_commit(&c->out);
+    if (large && !c->to.head_only) send_large(c, res);
     cp_result_free(res);
     finish(c);
 }
@@ -276,6 +315,8 @@ static cp_pull put_event(cp_http_conn *c) {
 
 static void on_room(void *arg) {
     cp_http_conn *c = arg;
+    while (c->body && cp_outbox_has_room(&c->out))
+        if (!send_body_piece(c)) return;
     while (c->state == STREAMING && cp_outbox_has_room(&c->out)) {
         cp_pull pull = put_event(c);
         if (pull == CP_PULL_WAIT && !c->draining) return;

@@ -31,6 +31,7 @@ static int mux_open(cp_ws *ws) {
     m->out = cp_ws_outbox(ws);
     m->expand = 256;
     m->window = MUX_WINDOW_FIRST;
+    m->charge.kind = CP_MEM_BODIES;
     cp_ws_set_data(ws, m);
     return 0;
 }
@@ -48,6 +49,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     cp_timer_stop(m->t->loop, &m->paced);
     free(m->table.buckets);
     cp_buf_free(&m->parked);
+    cp_charge_free(&m->charge);
     free(m);
 }
 

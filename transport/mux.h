@@ -32,12 +32,12 @@ enum {
     MUX_INLINE_PARSE = 64 * 1024, /* larger messages are parsed on the io pool */
     MUX_SLAB_PARSE = 2048,        /* smaller ones without an allocation */
     MUX_SLAB = 32 * 1024,
-    MUX_IO_RUNNING = 8,                   /* IO requests of one connection that are with the pool at a time */
-    MUX_WAITING_BYTES = 4 * 1024 * 1024,  /* of those that wait for that: above, the peer is not read */
-    MUX_PARSE_BUDGET = 256 * 1024 * 1024, /* memory for messages being parsed on the pool, in all */
-    MUX_PARSE_COST = 4,                   /* bytes that parsing takes for one of the text, its text included */
-    MUX_TURN = 256 * 1024,                /* streams may send so much between two large responses */
-    MUX_QUANTUM = 64 * 1024,              /* deficit round robin: what a stream may send in its turn */
+    MUX_IO_RUNNING = 8,                  /* IO requests of one connection that are with the pool at a time */
+    MUX_WAITING_BYTES = 4 * 1024 * 1024, /* of those that wait for that: above, the peer is not read */
+    MUX_WAITING_TIGHT = 32 * 1024,       /* the same while memory for requests is short */
+    MUX_PARSE_COST = 4,                  /* bytes that parsing takes for one of the text, its text included */
+    MUX_TURN = 256 * 1024,               /* streams may send so much between two large responses */
+    MUX_QUANTUM = 64 * 1024,             /* deficit round robin: what a stream may send in its turn */
     MUX_HEADERS = 64,
     MUX_ID_MAX = 16 * 1024, /* whatever the option says: envelope and id must fit a frame */
     MUX_WINDOW_FIRST = 64,  /* loop requests dispatched at a time, to begin with; see mux_request.c */
@@ -70,6 +70,7 @@ typedef struct mux {
     size_t large_bytes;            /* of bodies in `large` and `sending` */
     backlog texts;                 /* of those that wait */
     size_t waiting_docs;           /* bytes of the texts of those that wait and are parsed */
+    cp_charge charge;              /* for the texts, the table and what is parked */
     int64_t class_credit[8];
     int64_t turn;        /* what streams may still send before the next large response */
     struct mux_job *job; /* the message being parsed on the pool: nothing is read meanwhile, so order holds */
@@ -91,7 +92,7 @@ typedef struct mux {
 
 struct cp_mux_shared {
     cp_transport *t;
-    size_t parsing;                      /* bytes of MUX_PARSE_BUDGET in use */
+    size_t parsing;                      /* what those on the pool are expected to take */
     struct mux_job *queue, **queue_tail; /* jobs that wait for the budget */
     cp_buf id, text;                     /* scratch */
     cp_buf body;                         /* memory for the next answer that is made at once */

@@ -147,24 +147,33 @@ typedef struct mux_job {
     yyjson_doc *doc;
     cp_err err;
     size_t cost;
+    cp_charge charge; /* for text */
 } mux_job;
 
 static void job_run(cp_work *w) {
     mux_job *j = CP_CONTAINER(w, mux_job, work);
     j->doc = cp_json_parse(cp_buf_str(&j->text), &j->err);
     cp_buf_free(&j->text);
+    cp_charge_free(&j->charge);
 }
 
 static void job_free(mux_job *j) {
     cp_buf_free(&j->text);
+    cp_charge_free(&j->charge);
     yyjson_doc_free(j->doc);
     free(j);
 }
 
 static void job_done(cp_work *w);
 
+/* One always may: what then has no room in the memory budget is refused. */
+static bool may_parse(const struct cp_mux_shared *s, const mux_job *j) {
+    size_t most = (size_t)s->t->config->memory_budget / 2;
+    return !s->parsing || (s->parsing + j->cost <= most && !cp_budget_tight(CP_MEM_JSON));
+}
+
 static void start_jobs(struct cp_mux_shared *s) {
-    for (mux_job *j; (j = s->queue) && (!s->parsing || s->parsing + j->cost <= MUX_PARSE_BUDGET);) {
+    for (mux_job *j; (j = s->queue) && may_parse(s, j);) {
         s->queue = j->next;
         if (!s->queue) s->queue_tail = &s->queue;
         s->parsing += j->cost;
@@ -192,6 +201,8 @@ static void parse_large(mux *m) {
     j->m = m;
     cp_ws_take(m->ws, &j->text);
     j->cost = j->text.n * MUX_PARSE_COST;
+    j->charge.kind = CP_MEM_BODIES;
+    cp_charge_force(&j->charge, j->text.cap);
     m->job = j;
     *s->queue_tail = j;
     s->queue_tail = &j->next;

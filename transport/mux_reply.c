@@ -13,10 +13,19 @@
 
 size_t mux_held(const mux *m) { return cp_outbox_queued(m->out) + m->parked.n + m->large_bytes; }
 
+/* In steps: the table changes with each request. */
+static void charge(mux *m) {
+    enum { STEP = 8 * 1024 };
+    size_t now = m->texts.held + m->table.bytes + m->parked.cap;
+    if (now > m->charge.bytes + STEP || now + STEP < m->charge.bytes) cp_charge_force(&m->charge, now);
+}
+
 void mux_check_full(mux *m) {
-    size_t held = mux_held(m), waiting = m->waiting_docs + m->texts.held;
-    if (!m->full) m->full = held > CP_OUTBOX_HIGH || waiting > MUX_WAITING_BYTES;
-    else m->full = held > CP_OUTBOX_HIGH / 2 || waiting > MUX_WAITING_BYTES / 2;
+    size_t held = mux_held(m), high = cp_outbox_high(), waiting = m->waiting_docs + m->texts.held;
+    charge(m);
+    size_t most = cp_budget_tight(CP_MEM_BODIES) ? MUX_WAITING_TIGHT : MUX_WAITING_BYTES;
+    if (!m->full) m->full = held > high || waiting > most;
+    else m->full = held > high / 2 || waiting > most / 2;
     cp_ws_pause(m->ws, m->full || m->job);
     if (m->waiting[MUX_IO].mask | m->waiting[MUX_LOOP].mask) mux_admit(m);
 }
@@ -171,7 +180,7 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
         mux_forget_waiting(m, p);
     } else if (p->state == PEND_SENDING) {
         pend_drop(&m->large, p);
-        m->large_bytes -= p->body->buf.n - p->bytes;
+        m->large_bytes -= p->body->size - p->bytes;
         cp_outbox_body_release(p->body);
     }
     mux_forget_acks(m, p);
@@ -190,8 +199,13 @@ static bool is_large(cp_str id, cp_str body) {
 }
 
 static void start_large(mux *m, pend *p, cp_result *res) {
-    m->large_bytes += res->body.n;
-    p->body = cp_outbox_body_new(&res->body);
+    if (res->spilled) {
+        p->body = cp_outbox_body_of_file(cp_take(res->file_fd), cp_take(res->spilled));
+    } else {
+        if (!res->charge.bytes) res->charge.kind = CP_MEM_RESULTS, cp_charge_force(&res->charge, res->body.n);
+        p->body = cp_outbox_body_new(&res->body, &res->charge);
+    }
+    m->large_bytes += p->body->size;
     p->bytes = 0;
     p->state = PEND_SENDING;
     p->status = (uint16_t)res->status;
@@ -201,10 +215,10 @@ static void start_large(mux *m, pend *p, cp_result *res) {
     cp_outbox_wake(m->out);
 }
 
-/* A body in a file cannot travel in JSON; the routes that give one are HTTP only. */
+/* The bytes of a file cannot travel in JSON, and the routes that give them are HTTP only. What was spilled is JSON. */
 static void refuse_file(cp_result *res) {
     cp_err err;
-    if (res->file_fd <= 0) return;
+    if (res->file_fd <= 0 || res->spilled) return;
     cp_result_free(res);
     cp_fail(&err, CP_E_NOT_SUPPORTED, "This endpoint is served over HTTP only");
     cp_error_result(res, &err, NULL, (cp_str){0});
@@ -214,7 +228,7 @@ void mux_answer(mux *m, pend *p, cp_result *res) {
     refuse_file(res);
     cp_str body = json_body(res);
     mux_stops_running(m, p, body.n);
-    if (is_large(pend_id(p), body)) {
+    if (res->spilled || is_large(pend_id(p), body)) {
         start_large(m, p, res);
     } else {
         mux_put_response(m, pend_id(p), res->status, body);
@@ -233,7 +247,7 @@ void mux_answer_error(mux *m, pend *p, const cp_err *err) {
 void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_us, cp_result *res) {
     refuse_file(res);
     cp_str body = json_body(res);
-    if (is_large(id, body)) {
+    if (res->spilled || is_large(id, body)) {
         pend *p = pend_add(&m->table, id, false);
         p->m = m;
         p->index = (uint16_t)match->index;
@@ -284,27 +298,37 @@ const cp_reply_ops mux_reply_ops = {.send = reply_send, .stream = reply_stream};
 
 /* ---- large responses ---- */
 
-/* The next frame of the open message. */
-static void send_fragment(mux *m) {
+/* The next frame of the open message. A body in memory is queued by reference, one in a file is read. False: that
+ * failed; the message cannot be given up in its middle, so the connection is lost. */
+static bool send_fragment(mux *m) {
     pend *p = m->sending;
-    cp_str whole = cp_buf_str(&p->body->buf);
-    bool first = p->bytes == 0;
-    size_t prefix = first ? prefix_size(pend_id(p), whole) : 0;
-    size_t left = whole.n - p->bytes, take = left < MUX_FRAGMENT - prefix ? left : MUX_FRAGMENT - prefix;
+    bool first = p->bytes == 0, in_file = p->body->fd > 0;
+    cp_str some = CP_STR("{"); /* there is a body */
+    uint64_t left = p->body->size - p->bytes;
+    size_t prefix = first ? prefix_size(pend_id(p), some) : 0;
+    size_t take = left < MUX_FRAGMENT - prefix ? (size_t)left : MUX_FRAGMENT - prefix;
     bool last = take == left && prefix + take + DONE.n <= MUX_FRAGMENT;
     size_t n = prefix + take + (last ? DONE.n : 0);
-    cp_buf *b = cp_outbox_tail(m->out, CP_FRAME_HEAD_MAX + prefix);
+    cp_buf *b = cp_outbox_tail(m->out, CP_FRAME_HEAD_MAX + prefix + (in_file ? take : 0));
+    size_t start = b->n;
     b->n += cp_frame_head(b->p + b->n, first ? CP_OP_TEXT : CP_OP_CONT, last, n, NULL);
-    if (first) b->n = (size_t)(put_prefix(b->p + b->n, pend_id(p), p->status, whole) - b->p);
+    if (first) b->n = (size_t)(put_prefix(b->p + b->n, pend_id(p), p->status, some) - b->p);
+    bool lost = in_file && cp_outbox_body_read(p->body, p->bytes, take, b) < 0;
+    if (lost) b->n = start;
     cp_outbox_commit(m->out);
-    cp_outbox_add_piece(m->out, p->body, p->bytes, take);
+    if (lost) {
+        cp_ws_lose(m->ws, "the file of an answer cannot be read");
+        return false;
+    }
+    if (!in_file) cp_outbox_add_piece(m->out, p->body, p->bytes, take);
     p->bytes += take;
     pace_sent(&m->pace, take);
     m->large_bytes -= take;
-    if (!last) return;
+    if (!last) return true;
     cp_outbox_add(m->out, DONE.p, DONE.n);
     m->turn = MUX_TURN;
     mux_end(m, p, p->status, false);
+    return true;
 }
 
 /* ---- not too far ahead of the peer's reading ---- */
@@ -352,7 +376,7 @@ void mux_pull(mux *m) {
             break;
         }
         if (m->sending) {
-            send_fragment(m);
+            if (!send_fragment(m)) break;
         } else if (large_turn(m)) {
             m->sending = pend_top(&m->large);
             pend_drop(&m->large, m->sending);

@@ -129,13 +129,14 @@ static void dispatch(mux *m, pend *p, incoming *in, mux_kind kind, yyjson_doc *d
 
 static bool may_run(const mux *m, mux_kind kind) {
     uint32_t most = kind == MUX_IO ? MUX_IO_RUNNING : m->window;
-    return m->running[kind] < most && mux_held(m) <= CP_OUTBOX_HIGH;
+    return m->running[kind] < most && mux_held(m) <= cp_outbox_high();
 }
 
 static void on_starved(cp_timer *timer) {
     mux *m = CP_CONTAINER(timer, mux, starved);
     if (!m->waiting[MUX_LOOP].mask) return;
-    if (m->answered == m->answered_then && mux_held(m) <= CP_OUTBOX_HIGH && m->window < MUX_WINDOW_MOST) m->window *= 2;
+    if (m->answered == m->answered_then && mux_held(m) <= cp_outbox_high() && m->window < MUX_WINDOW_MOST)
+        m->window *= 2;
     m->answered_then = m->answered;
     cp_timer_start(m->t->loop, timer, MUX_STARVED_MS, on_starved);
     mux_check_full(m);

@@ -5,6 +5,7 @@
 #include "transport/outbox.h"
 
 #include "base/metrics.h"
+#include "base/spool.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -13,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 enum {
     SMALL = 16 * 1024,    /* replies */
@@ -32,6 +34,7 @@ typedef struct cp_chunk {
     cp_outbox_body *body; /* piece of a shared body: p[0..n) */
     const char *p;
     size_t n;
+    size_t counted; /* memory of b, as it is in held_in_all */
 } chunk;
 
 static struct {
@@ -39,7 +42,25 @@ static struct {
     unsigned n;
 } free_small, free_big;
 
-static size_t queued_in_all;
+bool cp_outbox_tight;
+static size_t held_in_all; /* memory of all chunks in use; bodies are charged by whoever made them */
+static size_t charged;     /* what the budget knows of it */
+
+/* The budget is told in steps: a chunk comes and goes with each reply. */
+static void tell_budget(void) {
+    enum { STEP = 64 * 1024 };
+    if (held_in_all > charged + STEP) cp_budget_force(CP_MEM_UNSENT, held_in_all - charged);
+    else if (held_in_all + STEP < charged) cp_budget_release(CP_MEM_UNSENT, charged - held_in_all);
+    else return;
+    charged = held_in_all;
+    cp_outbox_tight = cp_budget_tight(CP_MEM_UNSENT);
+}
+
+static void count(chunk *c) {
+    size_t now = c->b.cap + sizeof *c;
+    held_in_all += now - c->counted;
+    c->counted = now;
+}
 
 /* ---- chunks ---- */
 
@@ -61,6 +82,7 @@ static chunk *chunk_take(size_t room) {
 
 static void chunk_give(chunk *c) {
     if (c->body) cp_outbox_body_release(c->body);
+    held_in_all -= c->counted;
     bool small = c->b.cap == SMALL, big = c->b.cap >= BIG && c->b.cap <= BIG_MAX;
     if (small ? free_small.n < KEEP_SMALL : big && free_big.n < KEEP_BIG) {
         cp_buf b = {.p = c->b.p, .cap = c->b.cap};
@@ -76,6 +98,7 @@ static void chunk_give(chunk *c) {
 static inline size_t chunk_left(const chunk *c) { return (c->body ? c->n : c->b.n) - c->off; }
 
 static void append(cp_outbox *o, chunk *c) {
+    count(c);
     if (o->tail) o->tail->next = c;
     else o->head = c;
     o->tail = c;
@@ -88,8 +111,8 @@ static void drop_all(cp_outbox *o) {
         chunk_give(c);
     }
     o->tail = NULL;
-    queued_in_all -= o->queued;
     o->queued = 0;
+    tell_budget();
 }
 
 /* ---- life ---- */
@@ -113,7 +136,7 @@ uint64_t cp_outbox_stalled_ms(const cp_outbox *o) {
 }
 
 uint64_t cp_outbox_stall_limit(uint64_t ms) {
-    return queued_in_all > CP_OUTBOX_BUDGET && ms > CP_OUTBOX_SHORT_STALL_MS ? CP_OUTBOX_SHORT_STALL_MS : ms;
+    return cp_outbox_tight && ms > CP_OUTBOX_SHORT_STALL_MS ? CP_OUTBOX_SHORT_STALL_MS : ms;
 }
 
 /* ---- sending ---- */
@@ -122,18 +145,18 @@ static void taken(cp_outbox *o, size_t n) {
     cp_metric_add(CP_M_BYTES_OUT, (int64_t)n);
     o->took_at = cp_loop_now(o->loop);
     o->queued -= n;
-    queued_in_all -= n;
     for (chunk *c; n && (c = o->head);) {
         size_t left = chunk_left(c);
         if (n < left) {
             c->off += n;
-            return;
+            break;
         }
         n -= left;
         o->head = c->next;
         if (!o->head) o->tail = NULL;
         chunk_give(c);
     }
+    tell_budget();
 }
 
 static void watch_writable(cp_outbox *o, bool on) {
@@ -217,7 +240,7 @@ void cp_outbox_wake(cp_outbox *o) {
 static void added(cp_outbox *o, size_t n) {
     if (!o->queued) o->took_at = cp_loop_now(o->loop);
     o->queued += n;
-    queued_in_all += n;
+    tell_budget();
     if (o->broken) drop_all(o);
     cp_outbox_wake(o);
 }
@@ -234,6 +257,7 @@ cp_buf *cp_outbox_tail(cp_outbox *o, size_t room) {
 
 void cp_outbox_commit(cp_outbox *o) {
     size_t n = o->tail->b.n - o->mark;
+    count(o->tail);
     if (n) added(o, n);
     else if (!o->queued) drop_all(o);
 }
@@ -256,16 +280,41 @@ void cp_outbox_add_buf(cp_outbox *o, cp_buf *b) {
     added(o, c->b.n);
 }
 
-cp_outbox_body *cp_outbox_body_new(cp_buf *b) {
+cp_outbox_body *cp_outbox_body_new(cp_buf *b, cp_charge *charge) {
     cp_outbox_body *body = cp_new(cp_outbox_body);
+    body->size = b->n;
     body->buf = cp_take(*b);
+    body->charge = cp_take(*charge);
     body->refs = 1;
     return body;
+}
+
+cp_outbox_body *cp_outbox_body_of_file(int fd, uint64_t size) {
+    cp_outbox_body *body = cp_new(cp_outbox_body);
+    body->fd = fd;
+    body->size = body->filed = size;
+    body->refs = 1;
+    return body;
+}
+
+int cp_outbox_body_read(const cp_outbox_body *body, uint64_t off, size_t n, cp_buf *b) {
+    cp_buf_reserve(b, n);
+    for (size_t got = 0; got < n;) {
+        ssize_t k = pread(body->fd, b->p + b->n, n - got, (off_t)(off + got));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return -1;
+        b->n += (size_t)k;
+        got += (size_t)k;
+    }
+    return 0;
 }
 
 void cp_outbox_body_release(cp_outbox_body *body) {
     if (--body->refs) return;
     cp_buf_free(&body->buf);
+    cp_charge_free(&body->charge);
+    if (body->fd > 0) close(body->fd);
+    cp_spool_forget(body->filed);
     free(body);
 }
 

@@ -54,9 +54,14 @@ static size_t flow_at(size_t id_n) {
 
 pend_flow *pend_flow_of(pend *p) { return p->windowed ? (pend_flow *)(void *)((char *)p + flow_at(p->id_n)) : NULL; }
 
+static size_t size_of(size_t id_n, bool windowed) {
+    size_t size = windowed ? flow_at(id_n) + sizeof(pend_flow) : offsetof(pend, id) + id_n;
+    return size > sizeof(pend) ? size : sizeof(pend);
+}
+
 pend *pend_add(pend_table *t, cp_str id, bool windowed) {
-    size_t size = windowed ? flow_at(id.n) + sizeof(pend_flow) : offsetof(pend, id) + id.n;
-    pend *p = cp_alloc(size > sizeof *p ? size : sizeof *p);
+    pend *p = cp_alloc(size_of(id.n, windowed));
+    t->bytes += size_of(id.n, windowed);
     p->windowed = windowed;
     if (id.n) memcpy(p->id, id.p, id.n);
     p->id_n = (uint16_t)id.n;
@@ -82,6 +87,7 @@ void pend_unlink(pend_table *t, pend *p) {
     while (*b != p) b = &(*b)->hash_next;
     *b = p->hash_next;
     p->hash_next = NULL;
+    t->bytes -= size_of(p->id_n, p->windowed);
     if (--t->count == 0 && t->nbuckets > FIRST_BUCKETS) { /* an idle connection is a cheap one */
         free(t->buckets);
         t->buckets = NULL;

@@ -60,6 +60,7 @@ static inline uint64_t pend_deadline(const pend *p) {
 typedef struct pend_table {
     pend **buckets;
     uint32_t nbuckets, count;
+    size_t bytes; /* of all entries */
 } pend_table;
 
 pend *pend_find(const pend_table *t, cp_str id);

@@ -113,7 +113,7 @@ void cp_ws_cut(cp_ws *ws) {
     cp_loop_undefer(t->loop, &ws->resume);
     cp_outbox_fini(&ws->out);
     cp_frame_in_fini(&ws->in);
-    t->ws_shared->collecting -= ws->collecting;
+    cp_charge_free(&ws->collecting);
     cp_buf_free(&ws->rest);
     int fd = ws->io.fd;
     cp_io_del(t->loop, &ws->io);
@@ -131,6 +131,11 @@ static void log_end(const cp_ws *ws, const char *event, const char *msg, unsigne
     char peer[64];
     cp_log(CP_LOG_INFO, event, msg, CP_KVI("connection", ws->id), CP_KVZ("endpoint", ws->ep->name),
            CP_KVZ("peer", cp_ws_peer(ws, peer)), CP_KVI("code", code));
+}
+
+void cp_ws_lose(cp_ws *ws, const char *why) {
+    log_end(ws, "ws.lost", why, CLOSE_ABNORMAL);
+    shutdown(ws->io.fd, SHUT_RDWR); /* the loop meets the end of it in its next round */
 }
 
 /* ---- liveness ---- */
@@ -228,7 +233,7 @@ static void on_event(cp_ws *ws, const cp_frame_event *ev) {
 }
 
 static void check_full(cp_ws *ws) {
-    if (!ws->full && cp_outbox_queued(&ws->out) > CP_OUTBOX_HIGH) {
+    if (!ws->full && cp_outbox_queued(&ws->out) > cp_outbox_high()) {
         ws->full = true;
         watch(ws);
     }
@@ -238,18 +243,13 @@ static void check_full(cp_ws *ws) {
  * budget is sent away rather than paused: if all who are in the middle of something waited, none would ever end. */
 static void count_collected(cp_ws *ws) {
     enum { TRY_AGAIN_LATER = 1013 };
-    struct cp_ws_shared *s = ws->t->ws_shared;
-    size_t now = cp_frame_held(&ws->in);
-    s->collecting += now - ws->collecting;
-    bool grew = now > ws->collecting;
-    ws->collecting = now;
-    if (!grew || s->collecting <= s->collect_budget || ws->state >= WS_CLOSING) return;
+    if (cp_charge_set(&ws->collecting, cp_frame_held(&ws->in) + ws->rest.cap, NULL) == 0) return;
+    if (ws->state >= WS_CLOSING) return;
     log_end(ws, "ws.no_memory", "too many unfinished messages", TRY_AGAIN_LATER);
     fail_with(ws, TRY_AGAIN_LATER, CP_STR("too many unfinished messages"));
     cp_frame_in_fini(&ws->in);
     ws->in.over = true; /* the rest of it is not wanted */
-    s->collecting -= ws->collecting;
-    ws->collecting = 0;
+    cp_charge_free(&ws->collecting);
 }
 
 /* Decodes and delivers; what is left when the reading pauses is kept. */
@@ -266,8 +266,8 @@ static void feed(cp_ws *ws, char *p, size_t n) {
         if (!reading(ws)) break;
     }
     if (cp_frame_held(&ws->in)) cp_frame_next(&ws->in, p, 0, &used, &ev); /* lets go of a message that was handed out */
-    count_collected(ws);
     cp_buf_add(&ws->rest, p, n);
+    count_collected(ws);
 }
 
 /* Reads until there is nothing more, or the share of this round is used up. */
@@ -351,6 +351,7 @@ void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct
     }
     ws->t = t;
     ws->ep = ep;
+    ws->collecting.kind = CP_MEM_BODIES;
     ws->id = ++cp_ws_shared_of(t)->last_id;
     ws->next = t->ws_head;
     if (ws->next) ws->next->prev = ws;

@@ -40,6 +40,9 @@ void cp_ws_send(cp_ws *ws, unsigned opcode, const void *p, size_t n);
 void cp_ws_take(cp_ws *ws, cp_buf *out);
 /* Starts the close handshake; what is queued, and what the endpoint is busy with, goes out first. */
 void cp_ws_close(cp_ws *ws, uint16_t code, const char *reason);
+/* The connection is lost, as if the peer had gone: for a message that can neither be ended nor given up. Its endpoint's
+ * close comes later, from the loop. */
+void cp_ws_lose(cp_ws *ws, const char *why);
 bool cp_ws_open(const cp_ws *ws); /* no close has begun: messages are delivered and sent */
 /* No further messages are delivered until resumed; takes effect at once, also between two messages that arrived
  * together. The endpoint's reasons (a message being parsed, too much in flight) are its own to keep apart. A full

@@ -22,9 +22,9 @@ struct cp_ws {
     cp_buf rest;              /* what was read and not decoded when the reading paused */
     cp_deferred resume;
     cp_timer timer;
-    size_t collecting;  /* of an unfinished message: its part in the sum of all */
-    uint64_t probe_at;  /* when liveness is looked at next */
-    char *close_reason; /* for FLUSHING */
+    cp_charge collecting; /* for an unfinished message, and for `rest` */
+    uint64_t probe_at;    /* when liveness is looked at next */
+    char *close_reason;   /* for FLUSHING */
     uint16_t close_code;
     uint8_t state;
     uint8_t unanswered; /* pings sent since the last byte came */
@@ -42,13 +42,11 @@ struct cp_ws {
 
 enum {
     WS_READ = 64 * 1024,
-    WS_COLLECT_BUDGET = 512 * 1024 * 1024, /* of messages that have not arrived whole, over all connections */
 };
 
 struct cp_ws_shared {
     cp_transport *t;
     uint64_t last_id;
-    size_t collecting, collect_budget;
     cp_timer drain;
     cp_deferred drained;
     void (*drain_done)(void *arg); /* NULL when no drain is on */

@@ -11,7 +11,6 @@ struct cp_ws_shared *cp_ws_shared_of(cp_transport *t) {
     if (!t->ws_shared) {
         t->ws_shared = cp_new(struct cp_ws_shared);
         t->ws_shared->t = t;
-        t->ws_shared->collect_budget = WS_COLLECT_BUDGET;
     }
     return t->ws_shared;
 }

@@ -2,8 +2,6 @@
 
 #include "base/metrics.h"
 
-#include <stdbool.h>
-
 static const struct {
     const char *label, *words;
     unsigned share;
@@ -39,8 +37,11 @@ static int refuse(cp_mem_kind kind, size_t n, cp_err *err) {
                    n, kinds[kind].words, load_size(&held[kind]), load_size(&all), (unsigned long long)load(&limit));
 }
 
+static uint64_t share_of(cp_mem_kind kind) { return load(&limit) / 100 * kinds[kind].share; }
+static uint64_t for_large(void) { return load(&limit) - load(&limit) / 8; }
+
 static int reserve(cp_mem_kind kind, size_t n, bool small, cp_err *err) {
-    uint64_t whole = load(&limit), rest = whole - whole / 8, share = whole / 100 * kinds[kind].share;
+    uint64_t whole = load(&limit), rest = for_large(), share = share_of(kind);
     if (!add_within(&held[kind], n, small ? whole : share)) return refuse(kind, n, err);
     if (add_within(&all, n, small ? whole : rest)) return 0;
     atomic_fetch_sub_explicit(&held[kind], n, memory_order_relaxed);
@@ -57,6 +58,10 @@ void cp_budget_force(cp_mem_kind kind, size_t n) {
 void cp_budget_release(cp_mem_kind kind, size_t n) {
     atomic_fetch_sub_explicit(&held[kind], n, memory_order_relaxed);
     atomic_fetch_sub_explicit(&all, n, memory_order_relaxed);
+}
+
+bool cp_budget_tight(cp_mem_kind kind) {
+    return load_size(&held[kind]) > share_of(kind) || load_size(&all) > for_large();
 }
 
 size_t cp_budget_held(cp_mem_kind kind) { return load_size(kind == CP_MEM_COUNT ? &all : &held[kind]); }

@@ -9,6 +9,7 @@
  * - A refusal is LIMIT_EXCEEDED and names kind, size and budget. Nothing is counted then.
  *
  * Any thread, never blocking: relaxed atomics. Before cp_budget_open the budget has no limit. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,8 @@ void cp_budget_force(cp_mem_kind kind, size_t n);
 /* Gives back what one of the two above has counted. */
 void cp_budget_release(cp_mem_kind kind, size_t n);
 
+/* A kind is over its share, or the budget is nearly used up: who can wait, waits, and who can be sent away, is. */
+bool cp_budget_tight(cp_mem_kind kind);
 size_t cp_budget_held(cp_mem_kind kind); /* CP_MEM_COUNT: all */
 /* Counts n bytes that went to a file because memory had no room for them; for /metrics. */
 void cp_budget_spilled(size_t n);

@@ -50,8 +50,8 @@ void cp_jw_know(cp_jw *w); /* "timestamp":"<now>" */
  * upper bound of the number of values (counted as separators outside strings). */
 #define CP_JSON_MAX_DEPTH  64
 #define CP_JSON_MAX_VALUES 1000000
-/* NULL on failure: PARSE_ERROR (message names the position) or PAYLOAD_TOO_LARGE (depth, values). Owner frees with
- * yyjson_doc_free. Any thread. */
+/* NULL on failure: PARSE_ERROR (message names the position), PAYLOAD_TOO_LARGE (depth, values) or LIMIT_EXCEEDED (the
+ * memory budget, which counts the document as long as it lives). Owner frees with yyjson_doc_free. Any thread. */
 yyjson_doc *cp_json_parse(cp_str text, cp_err *err);
 /* The same with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run out
  * fails as INTERNAL_ERROR. */

@@ -1,5 +1,8 @@
 #include "base/json.h"
 
+#include "base/budget.h"
+
+#include <malloc.h>
 #include <stdlib.h>
 
 #ifdef __SSE2__
@@ -89,7 +92,45 @@ static int check_limits(cp_str text, cp_err *err) {
     return scan_exactly(text.p, text.p + text.n, err);
 }
 
-yyjson_doc *cp_json_parse(cp_str text, cp_err *err) { return cp_json_parse_with(text, NULL, err); }
+/* ---- memory of documents, counted in the memory budget for as long as they live ---- */
+
+static void *counted_malloc(void *ctx, size_t n) {
+    (void)ctx;
+    if (cp_budget_reserve(CP_MEM_JSON, n, NULL) < 0) return NULL;
+    void *p = malloc(n);
+    if (p) cp_budget_force(CP_MEM_JSON, malloc_usable_size(p) - n);
+    else cp_budget_release(CP_MEM_JSON, n);
+    return p;
+}
+
+static void *counted_realloc(void *ctx, void *p, size_t old, size_t n) {
+    (void)ctx, (void)old;
+    size_t had = malloc_usable_size(p);
+    if (n > had && cp_budget_reserve(CP_MEM_JSON, n - had, NULL) < 0) return NULL;
+    void *q = realloc(p, n);
+    if (n > had) cp_budget_release(CP_MEM_JSON, n - had);
+    if (!q) return NULL;
+    size_t has = malloc_usable_size(q);
+    if (has > had) cp_budget_force(CP_MEM_JSON, has - had);
+    else cp_budget_release(CP_MEM_JSON, had - has);
+    return q;
+}
+
+static void counted_free(void *ctx, void *p) {
+    (void)ctx;
+    if (p) cp_budget_release(CP_MEM_JSON, malloc_usable_size(p));
+    free(p);
+}
+
+static const yyjson_alc counted = {counted_malloc, counted_realloc, counted_free, NULL};
+
+yyjson_doc *cp_json_parse(cp_str text, cp_err *err) {
+    yyjson_doc *doc = cp_json_parse_with(text, &counted, err);
+    if (!doc && err && err->code == CP_E_INTERNAL_ERROR)
+        cp_fail(err, CP_E_LIMIT_EXCEEDED,
+                "the memory budget (--memory-budget) has no room for %zu bytes of JSON once they are parsed", text.n);
+    return doc;
+}
 
 yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err) {
     if (text.n == 0) {

@@ -13,6 +13,7 @@
  * bytes are 2 MB at most, and no more than has happened. The table is trimmed in steps. */
 #include "services/events.h"
 
+#include "base/budget.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -28,6 +29,7 @@ enum { RING_FIRST = 64, TRIM_STEP = 256 };
  * id that never came. Behind it there is always one that did. */
 struct event {
     cp_event_row row;
+    size_t text_n;
     char text[];
 };
 
@@ -53,12 +55,19 @@ struct cp_events {
 
 /* ---- one event ---- */
 
+static void event_free(struct event *e) {
+    cp_budget_release(CP_MEM_EVENTS, sizeof *e + e->text_n);
+    free(e);
+}
+
 static struct event *event_new(const cp_event_row *row) {
     const char *const *in[] = {&row->process_id, &row->exec_id, &row->session, &row->outcome, &row->stream, &row->type};
     size_t n = 0;
     for (size_t i = 0; i < CP_COUNT(in); i++) n += *in[i] ? strlen(*in[i]) + 1 : 0;
     struct event *e = cp_alloc(sizeof *e + n);
+    cp_budget_force(CP_MEM_EVENTS, sizeof *e + n); /* their number is bounded */
     e->row = *row;
+    e->text_n = n;
     cp_event_row *r = &e->row;
     const char **out[] = {&r->process_id, &r->exec_id, &r->session, &r->outcome, &r->stream, &r->type};
     char *at = e->text;
@@ -88,7 +97,7 @@ static void grow(struct cp_events *v) {
 static void drop_oldest(struct cp_events *v) {
     struct event *e = nth(v, 0);
     v->gone = e->row.id;
-    free(e);
+    event_free(e);
     v->begin = (v->begin + 1) & (v->size - 1);
     v->n--;
     v->trimmed++;
@@ -148,7 +157,7 @@ static void recorded(cp_reg_done *d) {
     struct cp_events *v = p->owner;
     if (v) unlink_publication(v, p);
     if (!v || d->failed) {
-        free(p->event);
+        event_free(p->event);
     } else {
         append(v, p->event);
         trim(v);

@@ -1,6 +1,7 @@
 #pragma once
 /* Inside of the executions: what exec.c, exec_kill.c, exec_stdin.c and exec_store.c share. Nobody else includes this.
  */
+#include "base/budget.h"
 #include "services/exec_impl.h"
 
 enum {
@@ -45,6 +46,7 @@ struct cp_exec_impl {
     int in_fd;
     cp_io in_io;
     cp_buf in;
+    cp_charge in_charge;
     size_t in_off;                        /* of what has been written */
     uint64_t in_fed;                      /* bytes that were ever put into `in` */
     cp_stdin_ack *in_acks, *in_acks_tail; /* in order; the tail only while there are some */

@@ -107,6 +107,8 @@ static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
     e->impl->argv_form = spec->args != NULL;
     copy_job(e, spec);
     cp_buf_add(&e->impl->in, spec->stdin_data.p, spec->stdin_data.n);
+    e->impl->in_charge.kind = CP_MEM_STDIN;
+    cp_charge_force(&e->impl->in_charge, e->impl->in.n); /* admit has asked */
     e->impl->in_open = e->impl->job.want_stdin;
     e->impl->in_eof = !spec->stdin_open;
     e->started_wall = cp_wall_ms();
@@ -279,6 +281,15 @@ static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out
     return e ? 1 : 0;
 }
 
+/* Whether memory has room for input that comes with the request. */
+static int room_for_stdin(size_t n, cp_err *err) {
+    cp_charge room = {.kind = CP_MEM_STDIN};
+    int rc = cp_charge_set(&room, n, err);
+    cp_charge_free(&room);
+    if (rc < 0 && err) snprintf(err->field, sizeof err->field, "stdin");
+    return rc;
+}
+
 static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
     if (s->draining) return cp_fail(err, CP_E_OPERATION_INTERRUPTED, "the server is shutting down");
     if (s->execs->running >= (size_t)s->config->max_processes)
@@ -288,6 +299,7 @@ static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
         if (err) snprintf(err->field, sizeof err->field, "stdin");
         return -1;
     }
+    if (room_for_stdin(spec->stdin_data.n, err) < 0) return -1;
     if (spec->user.n && geteuid() != 0) {
         cp_fail(err, CP_E_PERMISSION_DENIED, "running as another user needs privilege");
         if (err) snprintf(err->field, sizeof err->field, "user");

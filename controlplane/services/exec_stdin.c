@@ -20,6 +20,7 @@ static void close_pipe(cp_exec *e) {
     cp_io_del(e->svc->loop, &i->in_io);
     cp_close(&i->in_fd);
     cp_buf_free(&i->in);
+    cp_charge_free(&i->in_charge);
     i->in_off = 0;
     i->in_open = false;
     give_acks(i, UINT64_MAX);
@@ -60,6 +61,8 @@ static void pump(cp_exec *e) {
     if (i->in_off >= i->in.n / 2) {
         cp_buf_consume(&i->in, i->in_off);
         i->in_off = 0;
+        if (!i->in.n) cp_buf_free(&i->in);
+        cp_charge_force(&i->in_charge, i->in.n);
     }
     give_acks(i, i->in_fed - (i->in.n - i->in_off));
     if (i->in.n > i->in_off) {
@@ -102,6 +105,8 @@ int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu bytes of stdin wait to be read", i->in.n - i->in_off);
     if (ack && i->nin_acks >= CP_STDIN_ACKS)
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu receipts for stdin are outstanding", i->nin_acks);
+    i->in_charge.kind = CP_MEM_STDIN;
+    if (cp_charge_set(&i->in_charge, i->in.n + data.n, err) < 0) return -1;
     cp_buf_add(&i->in, data.p, data.n);
     i->in_fed += data.n;
     if (ack) add_ack(i, ack);

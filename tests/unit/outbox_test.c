@@ -111,7 +111,7 @@ static void everything_in_order(void **state) {
             cp_buf_add(tail, b.p, b.n);
             cp_outbox_commit(&r->out);
         } else {
-            cp_outbox_body *body = cp_outbox_body_new(&b);
+            cp_outbox_body *body = cp_outbox_body_new(&b, &(cp_charge){0});
             cp_outbox_add_piece(&r->out, body, 0, n / 3);
             cp_outbox_add_piece(&r->out, body, n / 3, n - n / 3);
             cp_outbox_body_release(body);
@@ -182,22 +182,27 @@ static void owner_may_end_in_a_callback(void **state) {
     assert_int_equal(r->rooms, 1);
 }
 
-static void patience_is_short_over_the_budget(void **state) {
+/* What all hold is charged; when that is much, each takes less and has less patience. */
+static void memory_is_charged_and_patience_is_short_without_it(void **state) {
     rig *r = *state;
     enum { PIECE = 1 << 20 };
-    cp_buf b = {0};
-    cp_buf_reserve(&b, PIECE);
-    b.n = PIECE;
-    memset(b.p, 'p', PIECE);
-    cp_outbox_body *body = cp_outbox_body_new(&b);
-    for (int i = 0; i < CP_OUTBOX_BUDGET / PIECE; i++) cp_outbox_add_piece(&r->out, body, 0, PIECE);
-    assert_int_equal(cp_outbox_stall_limit(300000), 300000);
-    cp_outbox_add_piece(&r->out, body, 0, 1);
+    cp_budget_open(4 * PIECE); /* half of it for what is unsent */
+    for (int i = 0; i < 5; i++) {
+        cp_buf b = {0};
+        cp_buf_reserve(&b, PIECE / 2);
+        b.n = b.cap;
+        memset(b.p, 'p', b.n);
+        cp_outbox_add_buf(&r->out, &b);
+        if (i == 2) assert_int_equal(cp_outbox_stall_limit(300000), 300000);
+    }
+    assert_true(cp_budget_held(CP_MEM_UNSENT) > 2 * PIECE);
     assert_int_equal(cp_outbox_stall_limit(300000), CP_OUTBOX_SHORT_STALL_MS);
     assert_int_equal(cp_outbox_stall_limit(100), 100);
-    cp_outbox_body_release(body);
+    assert_false(cp_outbox_has_room(&r->out));
     cp_outbox_fini(&r->out);
     assert_int_equal(cp_outbox_stall_limit(300000), 300000);
+    assert_true(cp_budget_held(CP_MEM_UNSENT) <= 65536);
+    cp_budget_open(1 << 30);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -210,7 +215,7 @@ int main(void) {
         TEST(stall_is_measured),
         TEST(broken_socket_is_told_once),
         TEST(owner_may_end_in_a_callback),
-        TEST(patience_is_short_over_the_budget),
+        TEST(memory_is_charged_and_patience_is_short_without_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
