@@ -20,20 +20,29 @@ int cp_db_fail(cp_db *db, const char *what, cp_err *err) {
     return cp_fail(err, kind, "registry: %s: %s", what, db->sq ? sqlite3_errmsg(db->sq) : "out of memory");
 }
 
-bool cp_db_damaged(const cp_db *db) {
-    int code = db->sq ? sqlite3_errcode(db->sq) & 0xff : SQLITE_OK;
-    return code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
-}
-
-bool cp_db_refused(const cp_db *db) {
-    switch (sqlite3_errcode(db->sq) & 0xff) {
-    case SQLITE_ERROR:
+/* Statements are ours: an error of SQL in one says that the tables are not. What stands behind an I/O error is not
+ * known: the errno is gone by the time that it is told. */
+cp_db_fault cp_db_fault_of(const cp_db *db) {
+    switch (db->sq ? sqlite3_errcode(db->sq) & 0xff : SQLITE_CANTOPEN) {
     case SQLITE_CONSTRAINT:
     case SQLITE_MISMATCH:
     case SQLITE_TOOBIG:
     case SQLITE_RANGE:
-    case SQLITE_MISUSE: return true;
-    default: return false;
+    case SQLITE_MISUSE: return CP_DB_REFUSED;
+    case SQLITE_FULL:
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_NOMEM:
+    case SQLITE_INTERRUPT:
+    case SQLITE_PROTOCOL: return CP_DB_BLOCKED;
+    case SQLITE_IOERR:
+        if (sqlite3_extended_errcode(db->sq) == SQLITE_IOERR_NOMEM) return CP_DB_BLOCKED;
+        return CP_DB_DOUBTFUL;
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH: return CP_DB_DOUBTFUL;
+    default: return CP_DB_BROKEN;
     }
 }
 
@@ -43,24 +52,31 @@ int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
 
 /* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.
  */
+static const char settings[] = "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
+                               "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
+                               "PRAGMA cache_size=-512; PRAGMA wal_autocheckpoint=256;"
+                               "PRAGMA journal_size_limit=1048576;";
+
 int cp_db_open(cp_db *db, const char *path, cp_err *err) {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
     if (sqlite3_open_v2(path, &db->sq, flags, NULL) != SQLITE_OK) return cp_db_fail(db, path, err);
-    sqlite3_extended_result_codes(db->sq, 0);
     sqlite3_busy_timeout(db->sq, 10000); /* somebody else may look at the file for a while */
-    return cp_db_exec(db,
-                      "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
-                      "PRAGMA cache_size=-512; PRAGMA wal_autocheckpoint=256; PRAGMA journal_size_limit=1048576;",
-                      err);
+    return cp_db_exec(db, settings, err);
 }
 
-void cp_db_close(cp_db *db) {
+static void close_db(cp_db *db, bool keep_wal) {
     for (int i = 0; i < CP_SQL_COUNT; i++) sqlite3_finalize(db->stmts[i]);
+    if (db->sq) sqlite3_db_config(db->sq, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal, NULL);
     sqlite3_close(db->sq);
     *db = (cp_db){0};
 }
 
-static int user_version(cp_db *db, int *out, cp_err *err) {
+void cp_db_close(cp_db *db) { close_db(db, false); }
+void cp_db_abandon(cp_db *db) { close_db(db, true); }
+
+int cp_db_newest(void) { return (int)CP_COUNT(migrations); }
+
+int cp_db_version(cp_db *db, int *out, cp_err *err) {
     sqlite3_stmt *st = NULL;
     int rc = -1;
     if (sqlite3_prepare_v2(db->sq, "PRAGMA user_version", -1, &st, NULL) == SQLITE_OK &&
@@ -85,12 +101,13 @@ static int migrate_one(cp_db *db, int number, cp_err *err) {
 }
 
 int cp_db_migrate(cp_db *db, cp_err *err) {
-    int have = 0, want = (int)CP_COUNT(migrations);
-    if (user_version(db, &have, err) < 0) return -1;
+    int have = 0, want = cp_db_newest();
+    if (cp_db_version(db, &have, err) < 0) return -1;
     if (have > want)
         return cp_fail(err, CP_E_NOT_SUPPORTED,
                        "registry: the database has schema %d, this program knows %d: it was written by a newer one",
                        have, want);
+    db->fresh = have == 0;
     for (; have < want; have++)
         if (migrate_one(db, have, err) < 0) return -1;
     return 0;

@@ -14,21 +14,37 @@
  * of the line the oldest goes, because whatever is in it as a row may have been replaced by a later one. */
 #include "registry/registry.h"
 
+#include "base/aside.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "registry/db.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { QUEUE_MAX_BYTES = 64 << 20 /* of the queue, and of the line */, RETRY_FIRST_MS = 100, RETRY_MAX_MS = 5000 };
+enum {
+    QUEUE_MAX_BYTES = 64 << 20 /* of the queue, and of the line */,
+    RETRY_FIRST_MS = 100,
+    RETRY_MAX_MS = 5000,
+    CHECK_MS = 1000 /* between two looks for the files of an idle database */
+};
 
-typedef enum { OP_PUT_EXEC, OP_DEL_EXEC, OP_PUT_SESSION, OP_DEL_SESSION, OP_PUT_EVENT, OP_DEL_EVENTS } op_kind;
+typedef enum {
+    OP_PUT_EXEC,
+    OP_DEL_EXEC,
+    OP_PUT_SESSION,
+    OP_DEL_SESSION,
+    OP_PUT_EVENT,
+    OP_KEEP_EVENT,
+    OP_DEL_EVENTS,
+    OP_FIRST_EVENT
+} op_kind;
 
 struct op {
     struct op *next;
@@ -41,14 +57,25 @@ struct op {
         cp_session_row session;
         cp_event_row event;
         const char *id;
-        uint64_t before;
+        uint64_t before, first;
     };
     char text[]; /* the strings that the row points to */
 };
 
+struct renewal;
+
 struct cp_registry {
     cp_loop *loop;
-    cp_db db; /* the writer's, except before the thread starts and after it ended */
+    cp_db db; /* the writer's, as is the rest down to `tried`, except before the thread starts and after it ended */
+    char *dir, *path;
+    bool lost;         /* set by the opening */
+    cp_db_fault fault; /* DOUBTFUL, BROKEN: the last error was of a kind that a new database may mend; else REFUSED */
+    bool reopened;     /* since the last commit */
+    bool complained;
+    uint64_t check_at;
+    void (*renewed)(void *arg); /* the loop's, with its argument */
+    void *renewed_arg;
+    _Atomic(struct renewal *) renewal; /* under way to the loop */
     pthread_t thread;
     atomic_bool healthy;
     unsigned nested; /* the loop's, as is `group`: what cp_registry_end will queue */
@@ -90,8 +117,10 @@ static int apply(cp_db *db, const struct op *op, cp_err *err) {
     case OP_DEL_EXEC: return cp_store_del_exec(db, op->id, err);
     case OP_PUT_SESSION: return cp_store_put_session(db, &op->session, err);
     case OP_DEL_SESSION: return cp_store_del_session(db, op->id, err);
-    case OP_PUT_EVENT: return cp_store_put_event(db, &op->event, err);
+    case OP_PUT_EVENT: return cp_store_put_event(db, &op->event, false, err);
+    case OP_KEEP_EVENT: return cp_store_put_event(db, &op->event, true, err);
     case OP_DEL_EVENTS: return cp_store_del_events(db, op->before, err);
+    case OP_FIRST_EVENT: return cp_store_set_first_event(db, op->first, err);
     }
     return 0;
 }
@@ -100,26 +129,33 @@ static int apply(cp_db *db, const struct op *op, cp_err *err) {
 
 typedef enum { WRITTEN, REFUSED /* by the schema: never */, BLOCKED /* by the disk: not now */ } verdict;
 
+static verdict verdict_of(cp_registry *r) {
+    cp_db_fault f = cp_db_fault_of(&r->db);
+    r->fault = f == CP_DB_BLOCKED ? CP_DB_REFUSED : f;
+    return f == CP_DB_REFUSED ? REFUSED : BLOCKED;
+}
+
 static struct op *last_of(struct op *op) {
     while (op->joined) op = op->next;
     return op;
 }
 
 static verdict commit(cp_registry *r, const struct op *from, const struct op *end, cp_err *err) {
-    bool refused = false;
-    if (cp_db_exec(&r->db, "BEGIN IMMEDIATE", err) < 0) return BLOCKED;
-    for (const struct op *op = from; op != end; op = op->next) {
-        if (apply(&r->db, op, err) == 0) continue;
-        refused = cp_db_refused(&r->db);
-        goto fail;
+    verdict v = WRITTEN;
+    if (cp_db_exec(&r->db, "BEGIN IMMEDIATE", err) < 0) {
+        (void)verdict_of(r);
+        return BLOCKED;
     }
-    if (cp_db_exec(&r->db, "COMMIT", err) == 0) {
+    for (const struct op *op = from; v == WRITTEN && op != end; op = op->next)
+        if (apply(&r->db, op, err) < 0) v = verdict_of(r);
+    if (v == WRITTEN && cp_db_exec(&r->db, "COMMIT", err) < 0) v = verdict_of(r);
+    if (v == WRITTEN) {
+        r->reopened = false;
         cp_metric_add(CP_M_REGISTRY_COMMITS, 1);
-        return WRITTEN;
+    } else {
+        sqlite3_exec(r->db.sq, "ROLLBACK", NULL, NULL, NULL); /* fails harmlessly where that has been done already */
     }
-fail:
-    sqlite3_exec(r->db.sq, "ROLLBACK", NULL, NULL, NULL); /* fails harmlessly where SQLite has rolled back already */
-    return refused ? REFUSED : BLOCKED;
+    return v;
 }
 
 static void run_done(cp_task *t) {
@@ -205,23 +241,91 @@ static void keep_in_line(cp_registry *r, const cp_err *why) {
     }
 }
 
+/* ---- a database that is damaged or gone ---- */
+
+struct renewal {
+    cp_task task;
+    cp_registry *r; /* the loop's; NULL: closed meanwhile */
+};
+
+static void run_renewal(cp_task *t) {
+    struct renewal *n = CP_CONTAINER(t, struct renewal, task);
+    cp_registry *r = n->r;
+    free(n);
+    if (!r) return;
+    atomic_store(&r->renewal, NULL); /* what is found after this asks again */
+    if (r->renewed) r->renewed(r->renewed_arg);
+}
+
+static int ask_for_all(cp_registry *r) {
+    if (atomic_load(&r->renewal)) return 0;
+    struct renewal *n = cp_new(struct renewal);
+    n->r = r;
+    atomic_store(&r->renewal, n);
+    cp_loop_post(r->loop, &n->task, run_renewal);
+    return 0;
+}
+
+static bool unsound(const cp_registry *r) { return r->fault != CP_DB_REFUSED; }
+
+/* Opened again under its name, unless that has been tried since the last commit. False with the reason in err. */
+static bool open_again(cp_registry *r, cp_db_fault *fault, cp_err *err) {
+    if (r->reopened) return false;
+    r->reopened = true;
+    if (cp_db_begin(&r->db, r->path, fault, err) < 0) return false;
+    if (r->db.fresh) {
+        cp_metric_add(CP_M_REGISTRY_RENEWED, 1);
+        cp_log(CP_LOG_ERROR, "registry.gone", "the registry was gone; it was begun anew");
+    }
+    return true;
+}
+
+/* What is committed only in a -wal that has lost its name is written to the database first, which may have kept its
+ * own. Where the disk may be at fault the database stays open, for reading, unless another can be made. */
+static int mend(cp_registry *r, cp_err *err) {
+    cp_db_fault why = r->fault, found = CP_DB_BROKEN;
+    r->fault = CP_DB_REFUSED;
+    if (cp_folder_make(r->dir, 0700) < 0)
+        return cp_fail_sys(err, errno == ENOSPC ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, errno, "registry: %s", r->dir);
+    if (why != CP_DB_DOUBTFUL) {
+        if (r->db.sq && why == CP_DB_REFUSED)
+            sqlite3_exec(r->db.sq, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, NULL, NULL);
+        cp_db_abandon(&r->db);
+        if (open_again(r, &found, err)) return ask_for_all(r);
+        if (found == CP_DB_BLOCKED || found == CP_DB_NEWER) return -1;
+    }
+    r->reopened = false;
+    if (cp_db_renew(&r->db, r->path, (cp_db_renewal){.force = why == CP_DB_BROKEN}, err) < 0) return -1;
+    return ask_for_all(r);
+}
+
 /* ---- the writer thread ---- */
 
-static void log_change(bool blocked, const cp_err *why) {
-    if (blocked) cp_log(CP_LOG_ERROR, "registry.blocked", why->msg);
+static void log_change(cp_registry *r, bool whole, const cp_err *why) {
+    if (whole == !r->complained) return;
+    r->complained = !whole;
+    if (!whole) cp_log(CP_LOG_ERROR, "registry.blocked", why->msg);
     else cp_log(CP_LOG_INFO, "registry.unblocked", "what had to wait has been written");
+}
+
+/* At most twice: where the first shows that the database is of no use, once more with another. */
+static bool try_whole(cp_registry *r, bool *all_ok, cp_err *err) {
+    if (!cp_db_in_place(&r->db, r->path) && mend(r, err) < 0) return false;
+    if (write_line(r, all_ok, err)) return true;
+    return unsound(r) && mend(r, err) == 0 && write_line(r, all_ok, err);
 }
 
 /* Returns whether something is left. */
 static bool try_line(cp_registry *r) {
-    cp_err err;
-    bool all_ok = true, whole = write_line(r, &all_ok, &err);
+    cp_err err = {0};
+    bool all_ok = true, whole = try_whole(r, &all_ok, &err);
     if (!whole) keep_in_line(r, &err);
     bool left = r->line != NULL;
-    if (left != r->blocked) log_change(left, &err);
+    log_change(r, whole, &err);
     uint64_t next = r->blocked ? r->retry_ms * 2 : RETRY_FIRST_MS;
     r->retry_ms = next < RETRY_MAX_MS ? next : RETRY_MAX_MS;
     r->retry_at = cp_now_ms() + r->retry_ms;
+    r->check_at = cp_now_ms() + CHECK_MS;
     atomic_store_explicit(&r->healthy, all_ok && whole, memory_order_relaxed);
     return left;
 }
@@ -230,14 +334,15 @@ static bool due(const cp_registry *r) {
     if (r->stopping) return true;
     if (r->reading) return false;
     if (r->urgent) return true; /* also when a try that was under way has left nothing to do */
-    return r->blocked ? cp_now_ms() >= r->retry_at : r->head != NULL;
+    return cp_now_ms() >= (r->blocked ? r->retry_at : r->check_at) || (!r->blocked && r->head);
 }
 
 static void wait_until_due(cp_registry *r) {
     while (!due(r)) {
-        struct timespec at = {(time_t)(r->retry_at / 1000), (long)(r->retry_at % 1000) * 1000000};
-        if (r->blocked && !r->reading) pthread_cond_timedwait(&r->work, &r->mu, &at);
-        else pthread_cond_wait(&r->work, &r->mu);
+        uint64_t by = r->blocked ? r->retry_at : r->check_at;
+        struct timespec at = {(time_t)(by / 1000), (long)(by % 1000) * 1000000};
+        if (r->reading) pthread_cond_wait(&r->work, &r->mu);
+        else pthread_cond_timedwait(&r->work, &r->mu, &at);
     }
 }
 
@@ -267,7 +372,7 @@ static void *writer_main(void *arg) {
         r->urgent = false;
         r->busy = true;
         pthread_mutex_unlock(&r->mu);
-        bool left = r->line && try_line(r);
+        bool left = try_line(r);
         pthread_mutex_lock(&r->mu);
         r->blocked = left;
         r->busy = false;
@@ -321,24 +426,33 @@ void cp_registry_end(cp_registry *r) {
 
 /* ---- API ---- */
 
-static int open_db(cp_registry *r, const char *dir, cp_err *err) {
-    char path[4096], aside[4200];
-    snprintf(path, sizeof path, "%s/registry.db", dir);
-    if (cp_db_open(&r->db, path, err) == 0 && cp_db_migrate(&r->db, err) == 0) return 0;
-    bool damaged = cp_db_damaged(&r->db);
-    cp_db_close(&r->db);
-    if (!damaged) return -1;
-    snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)cp_wall_ms());
-    if (rename(path, aside) < 0) return -1;
-    cp_log(CP_LOG_ERROR, "registry.damaged", "the registry was damaged; it was moved aside and begun anew",
-           CP_KVZ("moved_to", aside));
-    const char *const parts[] = {"-wal",
-                                 "-shm"}; /* belong to the damaged file: they must not be replayed into the new one */
-    for (size_t i = 0; i < CP_COUNT(parts); i++) {
-        snprintf(aside, sizeof aside, "%s%s", path, parts[i]);
-        remove(aside);
+/* Where nothing can be written what is there is read at least, and what is to be written waits. */
+static void open_for_reading(cp_registry *r, const cp_err *why) {
+    bool rows = cp_db_view(&r->db, r->path, NULL) == 0;
+    atomic_store(&r->healthy, false);
+    r->complained = true;
+    cp_log(CP_LOG_ERROR, "registry.blocked", "the registry cannot be written; the server runs without it meanwhile",
+           CP_KVZ("reason", why->msg), CP_KVZ("former_rows", rows ? "read" : "not read"));
+}
+
+/* A lock, or a lack of memory or descriptors, fails the start: the next one may find what is there. */
+static int open_db(cp_registry *r, cp_err *err) {
+    cp_db_fault fault = CP_DB_BROKEN;
+    cp_err why = {0};
+    bool folder = cp_folder_make(r->dir, 0700) >= 0;
+    if (!folder) cp_fail_sys(&why, CP_E_FILESYSTEM_ERROR, errno, "registry: %s", r->dir);
+    if (folder && cp_db_begin(&r->db, r->path, &fault, &why) == 0) {
+        r->lost = r->db.fresh;
+        return 0;
     }
-    return cp_db_open(&r->db, path, err) < 0 ? -1 : cp_db_migrate(&r->db, err);
+    bool refuse = fault == CP_DB_NEWER || (fault == CP_DB_BLOCKED && why.code != CP_E_NO_SPACE);
+    if (refuse && err) *err = why;
+    if (refuse) return -1;
+    r->lost = true;
+    bool renewable = folder && fault != CP_DB_BLOCKED;
+    if (renewable && cp_db_renew(&r->db, r->path, (cp_db_renewal){.salvage = true}, &why) == 0) return 0;
+    open_for_reading(r, &why);
+    return 0;
 }
 
 static int start_writer(cp_registry *r, cp_err *err) {
@@ -356,19 +470,30 @@ static void init_locks(cp_registry *r) {
     pthread_condattr_destroy(&monotonic);
 }
 
+static void registry_free(cp_registry *r) {
+    cp_db_close(&r->db);
+    pthread_mutex_destroy(&r->mu);
+    pthread_cond_destroy(&r->work);
+    pthread_cond_destroy(&r->idle);
+    free(r->dir);
+    free(r->path);
+    free(r);
+}
+
 cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err) {
     cp_registry *r = cp_new(cp_registry);
     r->loop = loop;
     r->tail = &r->head;
     r->line_tail = &r->line;
     atomic_init(&r->healthy, true);
+    atomic_init(&r->renewal, NULL);
     init_locks(r);
-    if (open_db(r, dir, err) == 0 && start_writer(r, err) == 0) return r;
-    cp_db_close(&r->db);
-    pthread_mutex_destroy(&r->mu);
-    pthread_cond_destroy(&r->work);
-    pthread_cond_destroy(&r->idle);
-    free(r);
+    r->dir = cp_str_dup(cp_str_of(dir));
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/registry.db", dir);
+    r->path = cp_str_dup(cp_buf_str(&path));
+    if (open_db(r, err) == 0 && start_writer(r, err) == 0) return r;
+    registry_free(r);
     return NULL;
 }
 
@@ -379,11 +504,14 @@ void cp_registry_close(cp_registry *r) {
     pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->mu);
     pthread_join(r->thread, NULL);
-    cp_db_close(&r->db);
-    pthread_mutex_destroy(&r->mu);
-    pthread_cond_destroy(&r->work);
-    pthread_cond_destroy(&r->idle);
-    free(r);
+    struct renewal *n = atomic_load(&r->renewal);
+    if (n) n->r = NULL;
+    registry_free(r);
+}
+
+void cp_registry_on_renewed(cp_registry *r, void (*renewed)(void *arg), void *arg) {
+    r->renewed = renewed;
+    r->renewed_arg = arg;
 }
 
 void cp_registry_put_exec(cp_registry *r, const cp_exec_row *row, cp_reg_done *done) {
@@ -410,16 +538,27 @@ void cp_registry_put_session(cp_registry *r, const cp_session_row *row, cp_reg_d
     enqueue(r, op);
 }
 
-void cp_registry_put_event(cp_registry *r, const cp_event_row *row, cp_reg_done *done) {
+static struct op *event_op(op_kind kind, const cp_event_row *row, cp_reg_done *done) {
     const char *const *in[] = {&row->type, &row->process_id, &row->exec_id, &row->session, &row->outcome, &row->stream};
     size_t n = 0;
     for (size_t i = 0; i < CP_COUNT(in); i++) n += len(*in[i]);
-    struct op *op = op_new(OP_PUT_EVENT, n, done);
+    struct op *op = op_new(kind, n, done);
     op->event = *row;
     cp_event_row *o = &op->event;
     const char **out[] = {&o->type, &o->process_id, &o->exec_id, &o->session, &o->outcome, &o->stream};
     char *at = op->text;
     for (size_t i = 0; i < CP_COUNT(out); i++) *out[i] = pack(&at, *in[i]);
+    return op;
+}
+
+void cp_registry_put_event(cp_registry *r, const cp_event_row *row, cp_reg_done *done) {
+    enqueue(r, event_op(OP_PUT_EVENT, row, done));
+}
+void cp_registry_keep_event(cp_registry *r, const cp_event_row *row) { enqueue(r, event_op(OP_KEEP_EVENT, row, NULL)); }
+
+void cp_registry_first_event(cp_registry *r, uint64_t first) {
+    struct op *op = op_new(OP_FIRST_EVENT, 0, NULL);
+    op->first = first;
     enqueue(r, op);
 }
 
@@ -473,19 +612,23 @@ static int end_reading(cp_registry *r, int rc) {
 
 int cp_registry_each_exec(cp_registry *r, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
     begin_reading(r);
-    return end_reading(r, cp_store_each_exec(&r->db, fn, arg, err));
+    return end_reading(r, r->db.sq ? cp_store_each_exec(&r->db, CP_SQL_ALL_EXEC, fn, arg, err) : 0);
 }
 
 int cp_registry_each_session(cp_registry *r, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
     begin_reading(r);
-    return end_reading(r, cp_store_each_session(&r->db, fn, arg, err));
+    return end_reading(r, r->db.sq ? cp_store_each_session(&r->db, CP_SQL_ALL_SESSION, fn, arg, err) : 0);
 }
 
+/* Without a database the ids begin at the clock, as in a new one. */
 int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *, const cp_event_row *), void *arg,
                            cp_err *err) {
     begin_reading(r);
+    *first = (uint64_t)cp_wall_ms() / 1000 * 1000;
+    if (!r->db.sq) return end_reading(r, 0);
     int rc = cp_store_first_event(&r->db, first, err);
-    return end_reading(r, rc < 0 ? rc : cp_store_each_event(&r->db, fn, arg, err));
+    return end_reading(r, rc < 0 ? rc : cp_store_each_event(&r->db, CP_SQL_ALL_EVENT, fn, arg, err));
 }
 
+bool cp_registry_lost(const cp_registry *r) { return r->lost; }
 bool cp_registry_healthy(const cp_registry *r) { return atomic_load_explicit(&r->healthy, memory_order_relaxed); }

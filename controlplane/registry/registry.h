@@ -12,6 +12,8 @@
 
 typedef struct cp_registry cp_registry;
 
+enum { CP_EXEC_ID_MAX = 128, CP_PROCESS_ID_MAX = 255 };
+
 typedef enum { CP_ROW_BUFFERED, CP_ROW_STREAM, CP_ROW_PROCESS } cp_row_kind;
 
 /* One execution: a buffered call with an id, a stream, or a background process. Strings are borrowed; NULL = absent. */
@@ -77,8 +79,16 @@ typedef struct cp_reg_done {
 } cp_reg_done;
 
 /* Opens or creates DIR/registry.db, migrates it (schema/sql/NNN_*.sql, numbered), starts the writer thread. A database
- * of a newer schema is refused. A damaged one is moved aside (registry.db.damaged-<ms>), logged, and made anew. */
+ * of a newer schema is refused, and so is one that somebody else holds locked. One that is damaged, or is no file, is
+ * moved aside (registry.db.damaged-<time>, at most CP_ASIDE_KEPT of them), logged, and made anew with the rows that can
+ * still be read. Where nothing can be written (no room, no permission) the registry opens all the same, not healthy:
+ * what can be read is there, and what is written waits for the disk.
+ *
+ * While it is open the same holds for what is found damaged, gone or replaced, within CHECK_MS also when nothing is
+ * written: it is begun anew, and `renewed` asks for what is in memory. */
 cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err);
+/* renewed(arg) on the loop: rows may be missing from the database; put all that should be there. */
+void cp_registry_on_renewed(cp_registry *r, void (*renewed)(void *arg), void *arg);
 /* Commits what is queued, then closes. What the disk does not take now fails. */
 void cp_registry_close(cp_registry *r);
 
@@ -91,6 +101,9 @@ void cp_registry_del_session(cp_registry *r, const char *id);
 /* An id that exists fails. Events with an id below `before` go. */
 void cp_registry_put_event(cp_registry *r, const cp_event_row *row, cp_reg_done *done);
 void cp_registry_del_events(cp_registry *r, uint64_t before);
+/* After a renewal: one that is there stays as it is. / The least id that an event of this database can have. */
+void cp_registry_keep_event(cp_registry *r, const cp_event_row *row);
+void cp_registry_first_event(cp_registry *r, uint64_t first);
 
 /* What is queued between the two is one transaction: all of it is committed, or none. Loop thread; nests. */
 void cp_registry_begin(cp_registry *r);
@@ -106,5 +119,7 @@ int cp_registry_each_event(cp_registry *r, uint64_t *first, void (*fn)(void *arg
 /* Waits until all that is queued or waits has been tried once more; -1 when not all was committed. Shutdown and tests.
  */
 int cp_registry_flush(cp_registry *r, cp_err *err);
+/* It was begun anew when it was opened, or could not be read: rows of former servers may be missing. */
+bool cp_registry_lost(const cp_registry *r);
 /* Can it still be written? For /readyz. Any thread. */
 bool cp_registry_healthy(const cp_registry *r);

@@ -3,8 +3,8 @@
 static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC); }
 static const char *col(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
 
-int cp_store_put_event(cp_db *db, const cp_event_row *r, cp_err *err) {
-    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_PUT_EVENT, err);
+int cp_store_put_event(cp_db *db, const cp_event_row *r, bool again, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, again ? CP_SQL_PUT_EVENT_AGAIN : CP_SQL_PUT_EVENT, err);
     if (!st) return -1;
     sqlite3_bind_int64(st, 1, (sqlite3_int64)r->id);
     text(st, 2, r->type);
@@ -50,19 +50,31 @@ int cp_store_first_event(cp_db *db, uint64_t *first, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_FIRST_EVENT, err);
     if (!st) return -1;
     int rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW) *first = (uint64_t)sqlite3_column_int64(st, 0);
+    sqlite3_int64 value = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : 0;
+    if (rc == SQLITE_ROW && (value < 1 || value > INT64_MAX / 2)) {
+        sqlite3_reset(st);
+        return cp_fail(err, CP_E_INTERNAL_ERROR, "registry: the beginning of the events is no number of ours");
+    }
+    if (rc == SQLITE_ROW) *first = (uint64_t)value;
     else cp_db_fail(db, "read the beginning of the events", err);
     sqlite3_reset(st);
     return rc == SQLITE_ROW ? 0 : -1;
 }
 
-int cp_store_each_event(cp_db *db, void (*fn)(void *, const cp_event_row *), void *arg, cp_err *err) {
-    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_ALL_EVENT, err);
+int cp_store_set_first_event(cp_db *db, uint64_t first, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_SET_FIRST_EVENT, err);
+    if (!st) return -1;
+    sqlite3_bind_int64(st, 1, (sqlite3_int64)first);
+    return cp_db_run(db, st, err);
+}
+
+int cp_store_each_event(cp_db *db, cp_sql_id which, void (*fn)(void *, const cp_event_row *), void *arg, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, which, err);
     if (!st) return -1;
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
         cp_event_row r = row_of(st);
-        fn(arg, &r);
+        if (r.type && *r.type && r.id && r.id <= INT64_MAX / 2) fn(arg, &r);
     }
     if (rc != SQLITE_DONE) cp_db_fail(db, "read events", err);
     sqlite3_reset(st);

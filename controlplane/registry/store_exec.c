@@ -85,13 +85,45 @@ static cp_exec_row row_of(sqlite3_stmt *st) {
     return r;
 }
 
-int cp_store_each_exec(cp_db *db, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
-    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_ALL_EXEC, err);
+/* ---- is it one of ours ---- */
+
+/* Ids become names of files. */
+static bool id_ok(const char *id) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-";
+    size_t n = id ? strlen(id) : 0;
+    return n >= 1 && n <= CP_EXEC_ID_MAX && strspn(id, letters) == n;
+}
+
+static bool process_id_ok(const cp_exec_row *r) {
+    if (!r->process_id) return r->kind == CP_ROW_BUFFERED;
+    return *r->process_id && strlen(r->process_id) <= CP_PROCESS_ID_MAX && !strchr(r->process_id, '/');
+}
+
+static bool state_ok(const char *state) {
+    return state && (strcmp(state, "intent") == 0 || strcmp(state, "running") == 0 || strcmp(state, "ended") == 0);
+}
+
+static bool numbers_ok(const cp_exec_row *r) {
+    static const int64_t max = (int64_t)1 << 53;
+    if (r->pid < 0 || r->pid > INT32_MAX || r->signal < 0 || r->signal > 64 || r->exit_code < -1) return false;
+    if (r->started_ms < 0 || r->started_ms > max || r->ended_ms < 0 || r->ended_ms > max) return false;
+    for (int i = 0; i < 2; i++)
+        if (r->total[i] > (uint64_t)max || r->dropped[i] > r->total[i]) return false;
+    return r->timeout_ms <= (uint64_t)max;
+}
+
+static bool row_ok(const cp_exec_row *r) {
+    return id_ok(r->id) && (unsigned)r->kind <= CP_ROW_PROCESS && process_id_ok(r) && state_ok(r->state) &&
+           r->command && numbers_ok(r);
+}
+
+int cp_store_each_exec(cp_db *db, cp_sql_id which, void (*fn)(void *, const cp_exec_row *), void *arg, cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, which, err);
     if (!st) return -1;
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
         cp_exec_row r = row_of(st);
-        fn(arg, &r);
+        if (row_ok(&r)) fn(arg, &r);
     }
     if (rc != SQLITE_DONE) cp_db_fail(db, "read executions", err);
     sqlite3_reset(st);

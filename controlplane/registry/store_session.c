@@ -22,8 +22,9 @@ int cp_store_del_session(cp_db *db, const char *id, cp_err *err) {
     return cp_db_run(db, st, err);
 }
 
-int cp_store_each_session(cp_db *db, void (*fn)(void *, const cp_session_row *), void *arg, cp_err *err) {
-    sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_ALL_SESSION, err);
+int cp_store_each_session(cp_db *db, cp_sql_id which, void (*fn)(void *, const cp_session_row *), void *arg,
+                          cp_err *err) {
+    sqlite3_stmt *st = cp_db_stmt(db, which, err);
     if (!st) return -1;
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
@@ -36,7 +37,7 @@ int cp_store_each_session(cp_db *db, void (*fn)(void *, const cp_session_row *),
             .pid = sqlite3_column_int64(st, 5),
             .pid_start = (uint64_t)sqlite3_column_int64(st, 6),
         };
-        fn(arg, &r);
+        if (r.id && *r.id && r.state && r.created_ms >= 0) fn(arg, &r);
     }
     if (rc != SQLITE_DONE) cp_db_fail(db, "read sessions", err);
     sqlite3_reset(st);

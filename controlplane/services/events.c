@@ -184,6 +184,17 @@ void cp_event_publish(cp_services *s, const cp_event_row *ev) {
     else cp_loop_post(s->loop, &p->done.task, no_registry);
 }
 
+/* A hole has no row: it shows in the ids. */
+void cp_events_put_all(cp_services *s) {
+    const struct cp_events *v = s->events;
+    if (!v || !s->registry) return;
+    cp_registry_begin(s->registry);
+    cp_registry_first_event(s->registry, v->first);
+    for (size_t i = 0; i < v->n; i++)
+        if (nth(v, i)->row.type) cp_registry_keep_event(s->registry, &nth(v, i)->row);
+    cp_registry_end(s->registry);
+}
+
 /* ---- subscribers ---- */
 
 void cp_event_sub_open_after(cp_event_sub *sub, cp_services *s, uint64_t id) {

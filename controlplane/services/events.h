@@ -21,6 +21,9 @@ int cp_events_open(cp_services *s, cp_err *err);
 /* Subscribers that are left get no more. */
 void cp_events_close(cp_services *s);
 
+/* What is kept, into a registry that has been begun anew. */
+void cp_events_put_all(cp_services *s);
+
 /* Records one. id and at_ms are set here, the strings are copied. Subscribers see it when it is on disk, however long
  * that takes. Between cp_registry_begin and _end it is recorded together with the row that it tells of. */
 void cp_event_publish(cp_services *s, const cp_event_row *ev);

@@ -154,7 +154,11 @@ void cp_exec_set_child(cp_exec *e, cp_exec_child *c) {
     c->e = e;
     e->impl->child = c;
 }
-void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]) { snprintf(out, CP_EXEC_KEY_MAX, "x:%s", e->id); }
+void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]) {
+    const char *process = e->process_id ? e->process_id : "";
+    int n = snprintf(out, CP_EXEC_KEY_MAX, "x:%s/%c/%s", e->id, CP_EXEC_KINDS[e->kind], process);
+    if (n >= CP_EXEC_KEY_MAX) snprintf(out, CP_EXEC_KEY_MAX, "x:%s/%c/", e->id, CP_EXEC_KINDS[e->kind]);
+}
 
 const char *cp_outcome_name(cp_outcome o) {
     static const char *const names[] = {

@@ -132,7 +132,17 @@ cp_tree *cp_exec_procs(cp_services *s); /* a snapshot, shared by all kills of th
 /* exec_stdin.c */
 void cp_exec_stdin_stop(cp_exec *e);
 
+/* exec_adopt.c */
+#define CP_EXEC_KINDS "bsp" /* by cp_exec_kind */
+/* A child of a former server whose row is not there any more goes on as what its key says it is; NULL: it says nothing.
+ * Listed; the caller resumes it. */
+cp_exec *cp_exec_adopt(cp_services *s, const struct cp_held_child *h);
+/* The same for the command that a session's shell is at. */
+cp_exec *cp_exec_adopt_foreground(cp_services *s, const char *id, const char *session);
+cp_str cp_exec_id_of_key(const char *key); /* "x:…" */
+
 /* exec_store.c */
+void cp_exec_put_all(cp_services *s); /* the rows of all durable ones, into a registry that has been begun anew */
 /* done: NULL, or called on the loop with a struct cp_row_wait. */
 void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *));
 void cp_exec_retain(cp_exec *e); /* an ended one enters the history, which may push others out */

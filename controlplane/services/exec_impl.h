@@ -61,8 +61,9 @@ typedef struct cp_exec_child {
     cp_exec *e; /* set by cp_exec_set_child */
 } cp_exec_child;
 void cp_exec_set_child(cp_exec *e, cp_exec_child *c);
-/* "x:<execution id>", the keeper's key of a durable child, into out. */
-enum { CP_EXEC_KEY_MAX = 160 };
+/* The keeper's key of a durable child, into out: "x:<execution id>/<letter of its kind>/<process id>", so that a child
+ * whose row has been lost can be told by it. A process id that is too long is left out. */
+enum { CP_EXEC_KEY_MAX = 256 };
 void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]);
 /* base_env with the job's variables over it, NULL-terminated; owner frees the array, the strings are borrowed. */
 const char **cp_exec_environ(cp_exec *e);

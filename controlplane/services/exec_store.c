@@ -72,6 +72,16 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
     if (r) cp_registry_end(r);
 }
 
+static const char *row_state(const cp_exec *e) {
+    if (e->state == CP_STATE_STARTING) return "intent";
+    return e->state == CP_STATE_RUNNING ? "running" : "ended";
+}
+
+void cp_exec_put_all(cp_services *s) {
+    for (cp_exec *e = s->execs->first; e; e = e->impl->next)
+        if (e->durable) cp_exec_put_row(e, row_state(e), NULL);
+}
+
 /* ---- history ---- */
 
 static struct cp_exec_history *history_of(const cp_exec *e) {
@@ -225,7 +235,7 @@ static void end_from_row(cp_exec *e, const cp_exec_row *row) {
 
 static struct cp_held_child *take_held(struct cp_execs *x, const char *id) {
     for (struct cp_held_child **p = &x->held, *h; (h = *p); p = &h->next) {
-        if (strcmp(h->key + 2, id) != 0) continue;
+        if (!cp_str_is(cp_exec_id_of_key(h->key), id)) continue;
         *p = h->next;
         return h;
     }
@@ -330,9 +340,15 @@ static void resume(cp_exec *e) {
     if (h) free_held(h);
 }
 
-/* A child whose row never reached the disk: nobody has been told of it. */
-static void end_unknown(cp_services *s) {
+/* A row is written before its child is begun: where there is none it was lost, and its child goes on. Of one that no
+ * server of this kind has begun nobody has been told. */
+static void adopt_or_end(cp_services *s) {
     for (struct cp_held_child *h; (h = s->execs->held);) {
+        cp_exec *e = cp_exec_adopt(s, h);
+        if (e) {
+            resume(e); /* which takes it out of the list */
+            continue;
+        }
         s->execs->held = h->next;
         cp_log(CP_LOG_WARN, "exec.unknown", "a child without a record is ended", CP_KVZ("key", h->key),
                CP_KVI("pid", h->h.pid));
@@ -373,7 +389,7 @@ int cp_exec_restore(cp_services *s, cp_err *err) {
         resume(e);
         cp_exec_unref(e);
     }
-    end_unknown(s);
-    sweep_logs(s);
+    adopt_or_end(s);
+    if (!s->registry || cp_registry_healthy(s->registry)) sweep_logs(s); /* else rows may be there that were not read */
     return 0;
 }

@@ -113,8 +113,17 @@ void cp_services_held(cp_services *s, const cp_held *h) {
     s->execs->held = c;
 }
 
+/* The registry is the memory of the next server: what this one knows goes into it again. */
+static void put_all(void *arg) {
+    cp_services *s = arg;
+    if (s->events) cp_events_put_all(s);
+    if (s->execs) cp_exec_put_all(s);
+    cp_sessions_put_all(s);
+}
+
 int cp_services_open(cp_services *s, cp_err *err) {
     (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
+    if (s->registry) cp_registry_on_renewed(s->registry, put_all, s);
     if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&
         cp_sessions_open(s, err) == 0) {
         if (s->files) s->uploads = cp_uploads_open(s);
@@ -125,6 +134,7 @@ int cp_services_open(cp_services *s, cp_err *err) {
 }
 
 void cp_services_close(cp_services *s) {
+    if (s->registry) cp_registry_on_renewed(s->registry, NULL, NULL);
     cp_uploads_close(s->uploads);
     s->uploads = NULL;
     cp_watches_close(s);

@@ -515,8 +515,16 @@ static int agree_with_registry(cp_services *svc, cp_err *err) {
         free(g.v[i]);
     }
     free(g.v);
-    for (struct cp_session *s = svc->sessions->first; r == 0 && s; s = s->next) session_store(s, "live");
+    for (struct cp_session *s = svc->sessions->first; r == 0 && s; s = s->next) {
+        s->announced |= cp_registry_lost(svc->registry); /* in the one that is gone */
+        session_store(s, "live");
+    }
     return r;
+}
+
+void cp_sessions_put_all(cp_services *svc) {
+    for (struct cp_session *s = svc->sessions ? svc->sessions->first : NULL; s; s = s->next)
+        if (s->announced) session_store(s, s->shell == SHELL_READY ? "live" : "ended");
 }
 
 int cp_sessions_open(cp_services *svc, cp_err *err) {

@@ -13,6 +13,7 @@ typedef struct cp_session_spec {
 
 int cp_sessions_open(cp_services *s, cp_err *err); /* called by cp_services_open */
 void cp_sessions_close(cp_services *s);
+void cp_sessions_put_all(cp_services *s); /* the rows of all, into a registry that has been begun anew */
 /* A shell of a former server (key "s:…"), before cp_sessions_open; takes the descriptors. */
 void cp_sessions_held(cp_services *s, const cp_held *h);
 /* Whether one of these has been at this execution: then cp_sessions_open goes on with it. */

@@ -98,6 +98,8 @@ void session_inherit(struct cp_session *s, struct session_held *held) {
     for (size_t i = 0; i < held->n; i++) {
         struct session_deposit *d = &held->v[i];
         cp_exec *e = cp_exec_find(s->svc, cp_str_of(d->id));
+        if (!e && s->svc->registry && cp_registry_lost(s->svc->registry))
+            e = cp_exec_adopt_foreground(s->svc, d->id, s->id);
         if (!e || over(e)) continue;
         if (d->status >= 0) ended(s, e, d);
         else if (!end_of(held, d->seq) && !s->current) inherit_job(s, e, d);

@@ -1,0 +1,114 @@
+#include "base/aside.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#define MARK ".damaged-"
+
+/* ---- moving aside ---- */
+
+/* "<name>.damaged-" and a time, which sorts as text: the time in *at. */
+static bool is_generation(const char *entry, cp_str name, const char **at) {
+    *at = entry + name.n + sizeof MARK - 1;
+    return strncmp(entry, name.p, name.n) == 0 && strncmp(entry + name.n, MARK, sizeof MARK - 1) == 0 &&
+           strlen(*at) >= CP_ISO_LEN;
+}
+
+/* The newest CP_ASIDE_KEPT times among the entries, newest first; "" where there are fewer. */
+static void newest_times(DIR *d, cp_str name, char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1]) {
+    const char *at;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!is_generation(e->d_name, name, &at)) continue;
+        char time[CP_ISO_LEN + 1];
+        snprintf(time, sizeof time, "%.*s", CP_ISO_LEN, at);
+        for (int i = 0; i < CP_ASIDE_KEPT; i++) {
+            int order = strcmp(time, kept[i]);
+            if (order == 0) break;
+            if (order < 0) continue;
+            memmove(kept[i + 1], kept[i], (size_t)(CP_ASIDE_KEPT - 1 - i) * sizeof kept[0]);
+            memcpy(kept[i], time, sizeof time);
+            break;
+        }
+    }
+}
+
+static void forget_older(cp_str dir, cp_str name) {
+    char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1] = {{0}};
+    cp_autobuf cp_buf path = {0};
+    cp_buf_add(&path, dir.p, dir.n);
+    DIR *d = opendir(cp_buf_z(&path));
+    if (!d) return;
+    newest_times(d, name, kept);
+    rewinddir(d);
+    const char *at;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!is_generation(e->d_name, name, &at)) continue;
+        if (strncmp(at, kept[CP_ASIDE_KEPT - 1], CP_ISO_LEN) >= 0) continue;
+        cp_buf_clear(&path);
+        cp_buf_add(&path, dir.p, dir.n);
+        cp_buf_addz(&path, e->d_name);
+        (void)remove(cp_buf_z(&path)); /* a folder with something in it stays */
+    }
+    closedir(d);
+}
+
+/* Of the whole name, and of its parts behind a suffix. */
+static int move_one(const char *path, const char *to, const char *suffix) {
+    cp_autobuf cp_buf a = {0}, b = {0};
+    cp_buf_addf(&a, "%s%s", path, suffix);
+    cp_buf_addf(&b, "%s%s", to, suffix);
+    return rename(cp_buf_z(&a), cp_buf_z(&b)) < 0 && errno != ENOENT ? -1 : 0;
+}
+
+int cp_move_aside(const char *path, const char *const suffixes[], char **moved) {
+    char time[CP_ISO_LEN + 1];
+    cp_autobuf cp_buf to = {0};
+    cp_iso(cp_wall_ms(), time);
+    cp_buf_addf(&to, "%s" MARK "%s", path, time);
+    if (move_one(path, cp_buf_z(&to), "") < 0) return -1;
+    for (; suffixes && *suffixes; suffixes++)
+        if (move_one(path, cp_buf_z(&to), *suffixes) < 0) return -1;
+    const char *slash = strrchr(path, '/');
+    if (slash) forget_older((cp_str){path, (size_t)(slash - path) + 1}, cp_str_of(slash + 1));
+    if (moved) *moved = cp_take(to).p;
+    return 0;
+}
+
+/* ---- folders ---- */
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int make_one(const char *path, mode_t mode) {
+    if (mkdir(path, mode) == 0) return 1;
+    if (errno != EEXIST) return -1;
+    if (is_folder(path)) return 0;
+    cp_autofree char *moved = NULL;
+    if (cp_move_aside(path, NULL, &moved) < 0) return -1;
+    cp_log(CP_LOG_ERROR, "state.aside", "something else stood in the place of a folder; it was moved aside",
+           CP_KVZ("moved_to", moved));
+    return mkdir(path, mode) < 0 ? -1 : 1;
+}
+
+int cp_folder_make(const char *path, mode_t mode) {
+    int made = make_one(path, mode);
+    if (made >= 0 || (errno != ENOENT && errno != ENOTDIR)) return made;
+    cp_autofree char *copy = cp_str_dup(cp_str_of(path));
+    char *last = strrchr(copy, '/');
+    for (char *p = copy + 1; p <= last; p++) { /* what is above is not ours: a file there stays */
+        if (*p != '/') continue;
+        *p = '\0';
+        bool ours = p == last;
+        if (ours ? make_one(copy, 0700) < 0 : mkdir(copy, 0755) < 0 && errno != EEXIST && !is_folder(copy)) return -1;
+        *p = '/';
+    }
+    return make_one(path, mode);
+}

@@ -1,0 +1,17 @@
+#pragma once
+/* Folders and files of ours that somebody else has touched: made again when they are gone, moved out of the way when
+ * they are of no use. Any thread; blocks for a few system calls. Return -1 with errno set on failure. */
+#include <sys/types.h>
+
+#include "base/buf.h"
+
+enum { CP_ASIDE_KEPT = 3 }; /* so many generations of a name are kept */
+
+/* The folder at an absolute path, with all above it that is missing (0755). Something else in its place is moved aside.
+ * 1: it has been made; 0: it was there. */
+int cp_folder_make(const char *path, mode_t mode);
+
+/* Renames path, and what is named path plus one of the suffixes (NULL-terminated, or NULL), to
+ * <path>.damaged-<time>[suffix]. What is not there is passed over. Of the generations before it the newest stay. *moved
+ * (may be NULL) gets the new name of path, also where only suffixed ones were there; the owner frees. */
+int cp_move_aside(const char *path, const char *const suffixes[], char **moved);
