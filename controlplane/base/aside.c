@@ -14,14 +14,14 @@
 /* ---- moving aside ---- */
 
 /* "<name>.damaged-" and a time, which sorts as text: the time in *at. */
-static bool is_generation(const char *entry, cp_str name, const char **at) {
-    *at = entry + name.n + sizeof MARK - 1;
-    return strncmp(entry, name.p, name.n) == 0 && strncmp(entry + name.n, MARK, sizeof MARK - 1) == 0 &&
-           strlen(*at) >= CP_ISO_LEN;
+static bool is_generation(const char *entry, const char *name, const char **at) {
+    size_t n = strlen(name);
+    *at = entry + n + sizeof MARK - 1;
+    return strncmp(entry, name, n) == 0 && strncmp(entry + n, MARK, sizeof MARK - 1) == 0 && strlen(*at) >= CP_ISO_LEN;
 }
 
 /* The newest CP_ASIDE_KEPT times among the entries, newest first; "" where there are fewer. */
-static void newest_times(DIR *d, cp_str name, char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1]) {
+static void newest_times(DIR *d, const char *name, char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1]) {
     const char *at;
     for (struct dirent *e; (e = readdir(d));) {
         if (!is_generation(e->d_name, name, &at)) continue;
@@ -38,7 +38,7 @@ static void newest_times(DIR *d, cp_str name, char kept[CP_ASIDE_KEPT][CP_ISO_LE
     }
 }
 
-static void forget_older(cp_str dir, cp_str name) {
+static void forget_older(cp_str dir, const char *name) {
     char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1] = {{0}};
     cp_autobuf cp_buf path = {0};
     cp_buf_add(&path, dir.p, dir.n);
@@ -75,7 +75,7 @@ int cp_move_aside(const char *path, const char *const suffixes[], char **moved) 
     for (; suffixes && *suffixes; suffixes++)
         if (move_one(path, cp_buf_z(&to), *suffixes) < 0) return -1;
     const char *slash = strrchr(path, '/');
-    if (slash) forget_older((cp_str){path, (size_t)(slash - path) + 1}, cp_str_of(slash + 1));
+    if (slash) forget_older((cp_str){path, (size_t)(slash - path) + 1}, slash + 1);
     if (moved) *moved = cp_take(to).p;
     return 0;
 }
