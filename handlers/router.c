@@ -96,8 +96,9 @@ void cp_router_refuse(const cp_match *m, cp_result *res) {
 
 static int check_body(const cp_route *route, const cp_request *req, cp_err *err) {
     const cp_err *why = req->body_err;
-    /* Too large is said on every route: the limits protect the server, not the handler. */
-    if (why && (why->code == CP_E_PAYLOAD_TOO_LARGE || why->code == CP_E_LIMIT_EXCEEDED)) {
+    /* Said on every route: the limits protect the server, not the handler; and a key that stands twice means two
+     * things. */
+    if (why && why->code != CP_E_PARSE_ERROR && why->code != CP_E_INTERNAL_ERROR) {
         *err = *why;
         return -1;
     }

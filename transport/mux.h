@@ -14,8 +14,8 @@
  * - Pings go out among the data of streams and large responses. Who answers them, as RFC 6455 section 5.5.2 has it, is
  *   not sent more than some hundred kilobytes ahead of its reading, so that an answer has little before it (pace.h).
  * - cancel, stdin and window name a request by the id it was sent with, string or number.
- * - An error with an id ends that request, unless it has "of": "stdin" or "window": then that message was refused, and
- *   the request goes on.
+ * - An error with an id ends that request, unless it has "of": "stdin", "window" or another type: then that message was
+ *   refused, and the request goes on.
  *
  * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
 #include "transport/backlog.h"
@@ -104,7 +104,7 @@ struct cp_mux_shared *mux_shared_of(cp_transport *t);
 
 /* ---- mux_message.c: a message from the peer ---- */
 
-/* The fields of any message; NULL where absent. Of a key that stands twice the last counts, as in JavaScript. */
+/* The fields of any message; NULL where absent. */
 typedef struct mux_msg {
     yyjson_val *root;
     yyjson_val *type, *id, *method, *path, *body, *headers;
@@ -112,8 +112,9 @@ typedef struct mux_msg {
     bool more; /* there are other fields too */
 } mux_msg;
 void mux_read_msg(yyjson_val *root, mux_msg *m);
-/* text: the message when doc can be read again from it (doc's memory lasts only for the call), else n 0. Takes doc. */
-void mux_handle(mux *m, yyjson_doc *doc, cp_str text);
+/* text: the message when doc can be read again from it (doc's memory lasts only for the call), else n 0. twice: what
+ * cp_json_unique has said of it. Takes doc. */
+void mux_handle(mux *m, yyjson_doc *doc, cp_str text, const cp_err *twice);
 void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n);
 /* The owner is going: the job frees itself when it is done. */
 void mux_job_abandon(mux *m);

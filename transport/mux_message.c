@@ -77,10 +77,40 @@ static void by_type(mux *m, const mux_msg *msg, yyjson_doc *doc_taken, cp_str te
     }
 }
 
-void mux_handle(mux *m, yyjson_doc *doc, cp_str text) {
+static unsigned times(yyjson_val *obj, const char *name) {
+    unsigned found = 0;
+    size_t i, n;
+    yyjson_val *key, *val;
+    yyjson_obj_foreach(obj, i, n, key, val) {
+        (void)val;
+        found += yyjson_equals_str(key, name);
+    }
+    return found;
+}
+
+/* A message with a key that stands twice, in itself or in its body. Whoever waits for its id hears of it, unless it is
+ * not certain which request it was about. */
+static void refuse_twice(mux *m, yyjson_val *root, const cp_err *err) {
+    static const char *const about[] = {"cancel", "stdin", "window"};
+    mux_msg msg;
+    mux_read_msg(root, &msg);
+    cp_str id = id_text(m, msg.id);
+    if (id.n > MUX_ID_MAX || times(root, "id") > 1 || times(root, "type") > 1) id = (cp_str){0};
+    for (size_t i = 0; id.n && i < CP_COUNT(about); i++) {
+        if (!yyjson_equals_str(msg.type, about[i])) continue;
+        mux_refuse_message(m, id, about[i], err);
+        return;
+    }
+    mux_refuse(m, id, err);
+}
+
+void mux_handle(mux *m, yyjson_doc *doc, cp_str text, const cp_err *twice) {
     mux_msg msg;
     yyjson_val *root = yyjson_doc_get_root(doc);
-    if (yyjson_is_obj(root)) {
+    if (twice->code) {
+        refuse_twice(m, root, twice);
+        yyjson_doc_free(doc);
+    } else if (yyjson_is_obj(root)) {
         mux_read_msg(root, &msg);
         by_type(m, &msg, doc, text);
     } else {
@@ -126,14 +156,14 @@ static void slab_free(void *ctx, void *p) { (void)ctx, (void)p; }
 static yyjson_doc *parse_small(mux *m, cp_str text, bool *again, cp_err *err) {
     struct cp_mux_shared *s = mux_shared_of(m->t);
     *again = text.n <= MUX_SLAB_PARSE;
-    if (!*again) return cp_json_parse(text, err);
+    if (!*again) return cp_json_read(text, err);
     yyjson_alc alc = {slab_malloc, slab_realloc, slab_free, s};
     s->slab_used = 0;
     s->slab_last = NULL;
     yyjson_doc *doc = cp_json_parse_with(text, &alc, err);
     if (doc || err->code != CP_E_INTERNAL_ERROR) return doc;
     *again = false;
-    return cp_json_parse(text, err);
+    return cp_json_read(text, err);
 }
 
 /* ---- large messages: on the pool ---- */
@@ -152,7 +182,8 @@ typedef struct mux_job {
 
 static void job_run(cp_work *w) {
     mux_job *j = CP_CONTAINER(w, mux_job, work);
-    j->doc = cp_json_parse(cp_buf_str(&j->text), &j->err);
+    j->doc = cp_json_read(cp_buf_str(&j->text), &j->err);
+    if (j->doc) cp_json_unique(j->doc, &j->err);
     cp_buf_free(&j->text);
     cp_charge_free(&j->charge);
 }
@@ -188,7 +219,7 @@ static void job_done(cp_work *w) {
     start_jobs(j->shared);
     if (m) {
         m->job = NULL;
-        if (j->doc) mux_handle(m, cp_take(j->doc), (cp_str){0});
+        if (j->doc) mux_handle(m, cp_take(j->doc), (cp_str){0}, &j->err);
         else not_parsed(m, &j->err);
     }
     job_free(j);
@@ -234,6 +265,7 @@ void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n) {
         return;
     }
     yyjson_doc *doc = parse_small(m, text, &again, &err);
-    if (doc) mux_handle(m, doc, again ? text : (cp_str){0});
+    if (doc) cp_json_unique(doc, &err);
+    if (doc) mux_handle(m, doc, again ? text : (cp_str){0}, &err);
     else not_parsed(m, &err);
 }

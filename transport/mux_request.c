@@ -168,7 +168,7 @@ static yyjson_doc *waited(mux *m, pend *p, cp_err *err) {
     if (p->parsed) {
         m->waiting_docs -= p->bytes;
     } else {
-        doc = cp_json_parse((cp_str){p->text, p->bytes}, err);
+        doc = cp_json_read((cp_str){p->text, p->bytes}, err);
         backlog_del(&m->texts, p->text);
     }
     p->doc = NULL;

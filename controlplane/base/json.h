@@ -50,10 +50,17 @@ void cp_jw_know(cp_jw *w); /* "timestamp":"<now>" */
  * upper bound of the number of values (counted as separators outside strings). */
 #define CP_JSON_MAX_DEPTH  64
 #define CP_JSON_MAX_VALUES 1000000
-/* NULL on failure: PARSE_ERROR (message names the position), PAYLOAD_TOO_LARGE (depth, values) or LIMIT_EXCEEDED (the
- * memory budget, which counts the document as long as it lives). Owner frees with yyjson_doc_free. Any thread. */
+/* NULL on failure: PARSE_ERROR (message names the position), PAYLOAD_TOO_LARGE (depth, values), LIMIT_EXCEEDED (the
+ * memory budget, which counts the document as long as it lives) or what cp_json_unique says. Owner frees with
+ * yyjson_doc_free. Any thread. */
 yyjson_doc *cp_json_parse(cp_str text, cp_err *err);
-/* The same with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run out
+/* The same but for cp_json_unique: for who asks that himself, or has asked. */
+yyjson_doc *cp_json_read(cp_str text, cp_err *err);
+/* Refuses a document in which an object has the same key twice: one reader takes the first, another the last, and what
+ * stands in front of us to filter requests need not read as we do. -1: VALIDATION_FAILED with err->field = the key (or
+ * LIMIT_EXCEEDED). No more than n log n for n keys, whatever they are; no memory for objects of up to 16. */
+int cp_json_unique(yyjson_doc *doc, cp_err *err);
+/* As cp_json_read with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run out
  * fails as INTERNAL_ERROR. */
 yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err);
 static inline void cp_autodoc_(yyjson_doc **d) { yyjson_doc_free(*d); }

@@ -1,8 +1,10 @@
 #include "base/json.h"
 
 #include "base/budget.h"
+#include "base/utf8.h"
 
 #include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #ifdef __SSE2__
@@ -125,6 +127,13 @@ static void counted_free(void *ctx, void *p) {
 static const yyjson_alc counted = {counted_malloc, counted_realloc, counted_free, NULL};
 
 yyjson_doc *cp_json_parse(cp_str text, cp_err *err) {
+    yyjson_doc *doc = cp_json_read(text, err);
+    if (!doc || cp_json_unique(doc, err) == 0) return doc;
+    yyjson_doc_free(doc);
+    return NULL;
+}
+
+yyjson_doc *cp_json_read(cp_str text, cp_err *err) {
     yyjson_doc *doc = cp_json_parse_with(text, &counted, err);
     if (!doc && err && err->code == CP_E_INTERNAL_ERROR)
         cp_fail(err, CP_E_LIMIT_EXCEEDED,
@@ -145,6 +154,80 @@ yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err) 
         cp_fail(err, CP_E_INTERNAL_ERROR, "not enough memory for the JSON text");
     else if (!doc) cp_fail(err, CP_E_PARSE_ERROR, "%s, at position %zu", why.msg, why.pos);
     return doc;
+}
+
+/* ---- keys that stand twice ---- */
+
+typedef struct key_ref {
+    uint64_t hash;
+    yyjson_val *key;
+} key_ref;
+
+static uint64_t hash_of(yyjson_val *key) {
+    const char *p = yyjson_get_str(key);
+    uint64_t h = yyjson_get_len(key);
+    for (size_t i = 0, n = h; i < n; i++) h = (h ^ (uint8_t)p[i]) * 1099511628211u;
+    return h;
+}
+
+static int compare_text(yyjson_val *a, yyjson_val *b) {
+    size_t n = yyjson_get_len(a), m = yyjson_get_len(b);
+    return n != m ? (n < m ? -1 : 1) : memcmp(yyjson_get_str(a), yyjson_get_str(b), n);
+}
+
+/* The hash only saves most of the comparing: who makes keys that collide gains nothing. */
+static int compare_keys(const void *a, const void *b) {
+    const key_ref *x = a, *y = b;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    return compare_text(x->key, y->key);
+}
+
+static int twice(yyjson_val *key, cp_err *err) {
+    enum { SHOWN = 60 };
+    size_t n = yyjson_get_len(key);
+    char name[SHOWN + 4];
+    size_t shown = n <= SHOWN ? n : cp_utf8_prefix(yyjson_get_str(key), SHOWN);
+    snprintf(name, sizeof name, "%.*s%s", (int)shown, yyjson_get_str(key), n > SHOWN ? "..." : "");
+    return cp_fail_field(err, name, "the key \"%s\" stands twice in one object", name);
+}
+
+static int unique_among_many(yyjson_val *obj, size_t n, cp_err *err) {
+    key_ref *refs = counted_malloc(NULL, n * sizeof *refs);
+    if (!refs) return cp_fail(err, CP_E_LIMIT_EXCEEDED, "the memory budget has no room to look at %zu JSON keys", n);
+    size_t i, max;
+    yyjson_val *key, *val, *found = NULL;
+    yyjson_obj_foreach(obj, i, max, key, val) {
+        (void)val;
+        refs[i] = (key_ref){hash_of(key), key};
+    }
+    qsort(refs, n, sizeof *refs, compare_keys);
+    for (i = 1; i < n && !found; i++)
+        if (compare_keys(&refs[i - 1], &refs[i]) == 0) found = refs[i].key;
+    counted_free(NULL, refs);
+    return found ? twice(found, err) : 0;
+}
+
+static int unique_keys(yyjson_val *obj, cp_err *err) {
+    enum { FEW = 16 };
+    yyjson_val *keys[FEW], *key, *val;
+    size_t i, n = yyjson_obj_size(obj);
+    if (n > FEW) return unique_among_many(obj, n, err);
+    yyjson_obj_foreach(obj, i, n, key, val) {
+        (void)val;
+        for (size_t k = 0; k < i; k++)
+            if (compare_text(keys[k], key) == 0) return twice(key, err);
+        keys[i] = key;
+    }
+    return 0;
+}
+
+/* The values of a document lie one behind the other, the root first: no recursion. */
+int cp_json_unique(yyjson_doc *doc, cp_err *err) {
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    size_t n = yyjson_doc_get_val_count(doc);
+    for (size_t i = 0; i < n; i++)
+        if (yyjson_is_obj(root + i) && unique_keys(root + i, err) < 0) return -1;
+    return 0;
 }
 
 /* ---- typed getters ---- */

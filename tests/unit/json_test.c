@@ -436,6 +436,43 @@ static void only_names_the_unknown_key(void **state) {
     assert_int_equal(cp_json_only(o, all, NULL), 0);
 }
 
+/* {"k0":0,…}, and then the last key once more. */
+static void many_keys(cp_buf *b, unsigned n, bool again) {
+    cp_buf_addc(b, '{');
+    for (unsigned i = 0; i < n; i++) cp_buf_addf(b, "\"k%u\":0,", i);
+    cp_buf_addf(b, "\"k%u\":0}", again ? n - 1 : n);
+}
+
+static void a_key_that_stands_twice_is_named(void **state) {
+    (void)state;
+    static const char *const texts[] = {"{\"twice\":1,\"b\":2,\"twice\":3}",
+                                        "[{\"b\":{\"twice\":1,\"\\u0074wice\":1}}]",
+                                        "{\"a\":[1,{\"x\":1},{\"twice\":1,\"twice\":1}],\"b\":1}",
+                                        "{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,"
+                                        "\"j\":1,\"k\":1,\"l\":1,\"m\":1,\"n\":1,"
+                                        "\"o\":1,\"p\":1,\"q\":1,\"twice\":1,\"r\":1,\"twice\":1}"};
+    cp_err err = {0};
+    for (size_t i = 0; i < CP_COUNT(texts); i++) {
+        assert_null(cp_json_parse(cp_str_of(texts[i]), &err));
+        assert_int_equal(err.code, CP_E_VALIDATION_FAILED);
+        assert_string_equal(err.field, "twice");
+    }
+    cp_autodoc yyjson_doc *doc = cp_json_parse(CP_STR("[{\"a\":{\"a\":1}},{\"a\":\"a\"},{\"\":1,\"A\":2}]"), &err);
+    assert_non_null(doc);
+}
+
+static void a_hundred_thousand_keys_are_looked_through(void **state) {
+    (void)state;
+    cp_err err = {0};
+    cp_autobuf cp_buf unique = {0}, twice = {0};
+    many_keys(&unique, 100000, false);
+    many_keys(&twice, 100000, true);
+    cp_autodoc yyjson_doc *doc = cp_json_parse(cp_buf_str(&unique), &err);
+    assert_non_null(doc);
+    assert_null(cp_json_parse(cp_buf_str(&twice), &err));
+    assert_string_equal(err.field, "k99999");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commas_stand_where_they_belong),
@@ -459,6 +496,8 @@ int main(void) {
         cmocka_unit_test(absent_and_null_keep_the_default),
         cmocka_unit_test(getters_refuse_what_does_not_fit),
         cmocka_unit_test(only_names_the_unknown_key),
+        cmocka_unit_test(a_key_that_stands_twice_is_named),
+        cmocka_unit_test(a_hundred_thousand_keys_are_looked_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

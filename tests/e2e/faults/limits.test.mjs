@@ -35,3 +35,33 @@ test('X143: replies that a WebSocket does not read stay within the memory budget
     await until(async () => await held(s, 'results') === 0, 'all to be given back');
   } finally { await s.stop(); }
 });
+
+test('X147: a key that stands twice is refused by its name, on every door and at every depth', async () => {
+  const s = await start();
+  const m = await connect(s);
+  const plain = `"sessionId":"${OFF}"`;
+  const bodies = [
+    ['command', `{"command":"echo FIRST","command":"echo LAST",${plain}}`, '/api/execute'],
+    ['A', `{"command":"true","env":{"A":"1","A":"2"},${plain}}`, '/api/execute'],
+    ['path', `{"operations":[{"path":"/api/read","body":{"path":"/etc/hosts","path":"/etc/passwd"}}]}`, '/api/files/batch'],
+    ['id', `{"id":"a","id":"b"}`, '/api/session/create'],
+    ['command', `{"command":"true","pad":"${'x'.repeat(100000)}","command":"true",${plain}}`, '/api/execute/stream'],
+  ];
+  try {
+    for (const [key, body, path] of bodies) {
+      const r = await post(s, path, body);
+      assert.deepEqual([r.status, r.body.code, r.body.context.validationErrors?.[0].field], [400, 'VALIDATION_FAILED', key]);
+      m.send(`{"type":"request","id":"t${key}${body.length}","method":"POST","path":"${path}","body":${body}}`);
+      const got = await until(() => m.stray.find(x => x.id === `t${key}${body.length}`), 'an answer');
+      assert.deepEqual([got.type, got.status, got.code], ['error', 400, 'VALIDATION_FAILED']);
+      assert.match(got.message, new RegExp(`"${key}" stands twice`));
+    }
+    m.send(`{"type":"request","id":"envelope","method":"POST","path":"/api/execute","path":"/api/ping","body":{"command":"true"}}`);
+    const got = await until(() => m.stray.find(x => x.id === 'envelope'), 'an answer');
+    assert.deepEqual([got.status, got.code], [400, 'VALIDATION_FAILED']);
+    assert.match(got.message, /"path" stands twice/);
+    m.send(`{"type":"request","id":"one","id":"two","method":"GET","path":"/api/ping"}`);
+    assert.match((await until(() => m.stray.find(x => x.type === 'error' && x.id === undefined), 'an answer')).message, /"id" stands twice/);
+    assert.equal((await m.get('/api/ping')).status, 200);
+  } finally { await m.close(); await s.stop(); }
+});
