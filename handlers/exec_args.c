@@ -3,11 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "base/utf8.h"
 #include "handlers/exec_fingerprint.h"
 
 enum { MAX_EXEC_ID = 128, MAX_PROCESS_ID = 255, MAX_SESSION_ID = 255, MAX_CWD = 4096 };
 #define MAX_SAFE_INTEGER 9007199254740991 /* what a JavaScript number holds exactly */
+
+/* The kernel's bounds (execve(2)): of one string, and of all that a program starts with. */
+enum { STRING_MAX = 128 * 1024, TOTAL_LEAST = 128 * 1024, TOTAL_MOST = 6 << 20, TOTAL_MARGIN = 8 * 1024 };
 
 void cp_exec_args_free(cp_exec_args *a) {
     cp_buf_free(&a->command);
@@ -45,6 +50,9 @@ static int read_args(cp_exec_args *a, yyjson_val *list, cp_err *err) {
         if (!yyjson_is_str(v)) return cp_fail_field(err, field, "%s must be a string", field);
         a->args[i] = (cp_str){yyjson_get_str(v), yyjson_get_len(v)};
         if (no_nul(a->args[i], field, err) < 0) return -1;
+        if (a->args[i].n >= STRING_MAX)
+            return cp_fail_field(err, field, "%s has %zu bytes, the system takes %d for one argument", field,
+                                 a->args[i].n, STRING_MAX - 1);
         if (i) cp_buf_addc(&a->command, ' ');
         cp_buf_add(&a->command, a->args[i].p, a->args[i].n);
     }
@@ -72,8 +80,25 @@ static int read_command(cp_exec_args *a, yyjson_val *body, cp_args_for what, cp_
 
 /* ---- in which surroundings ---- */
 
-static bool env_name_ok(cp_str s) {
-    if (!s.n || (s.p[0] >= '0' && s.p[0] <= '9')) return false;
+static size_t total_max(void) {
+    struct rlimit r;
+    rlim_t quarter = getrlimit(RLIMIT_STACK, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? r.rlim_cur / 4 : TOTAL_MOST;
+    size_t most = quarter > TOTAL_MOST ? TOTAL_MOST : quarter < TOTAL_LEAST ? TOTAL_LEAST : (size_t)quarter;
+    return most - TOTAL_MARGIN;
+}
+
+/* Each costs its pointer too. */
+static size_t cost(size_t string) { return string + 1 + sizeof(char *); }
+
+static size_t cost_of_base(const cp_ctx *ctx) {
+    size_t n = 0;
+    for (char **v = ctx->svc->base_env; v && *v; v++) n += cost(strlen(*v));
+    return n;
+}
+
+/* What a shell can export, which is what a session's shell does with it. */
+static bool shell_name(cp_str s) {
+    if (s.p[0] >= '0' && s.p[0] <= '9') return false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.p[i];
         if (!((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
@@ -81,36 +106,63 @@ static bool env_name_ok(cp_str s) {
     return true;
 }
 
-static int read_env_var(cp_str name, yyjson_val *val, cp_env_var *out, cp_err *err) {
-    char field[64];
-    snprintf(field, sizeof field, "env.%s", name.p);
-    if (!yyjson_is_str(val)) return cp_fail_field(err, field, "%s must be a string", field);
-    *out = (cp_env_var){name, {yyjson_get_str(val), yyjson_get_len(val)}};
-    return no_nul(out->value, field, err);
+static int check_name(cp_str name, const char *field, bool shell, cp_err *err) {
+    if (!name.n) return cp_fail_field(err, field, "a name in env must not be empty");
+    if (memchr(name.p, 0, name.n) || memchr(name.p, '=', name.n))
+        return cp_fail_field(err, field, "a name in env must not contain = or a NUL byte");
+    if (shell && !shell_name(name))
+        return cp_fail_field(
+            err, field, "Invalid environment variable name: %.*s (in a session: letters, digits and _, no digit first)",
+            (int)(name.n < 100 ? name.n : 100), name.p);
+    return 0;
 }
 
-int cp_env_read(yyjson_val *body, cp_code bad_name, cp_env_var **out, size_t *count, cp_err *err) {
+static int read_env_var(cp_str name, yyjson_val *val, bool shell, cp_env_var *out, cp_err *err) {
+    char field[64];
+    snprintf(field, sizeof field, "env.%.*s", (int)cp_utf8_prefix(name.p, name.n < 50 ? name.n : 50), name.p);
+    if (check_name(name, field, shell, err) < 0) return -1;
+    if (!yyjson_is_str(val)) return cp_fail_field(err, field, "%s must be a string", field);
+    *out = (cp_env_var){name, {yyjson_get_str(val), yyjson_get_len(val)}};
+    if (no_nul(out->value, field, err) < 0) return -1;
+    if (name.n + 1 + out->value.n + 1 <= STRING_MAX) return 0;
+    return cp_fail_field(err, field, "%s: name and value come to %zu bytes, the system takes %d for one variable",
+                         field, name.n + 1 + out->value.n, STRING_MAX - 1);
+}
+
+static int check_total(const cp_ctx *ctx, size_t own, const char *field, cp_err *err) {
+    size_t all = own + cost_of_base(ctx), most = total_max();
+    if (all <= most) return 0;
+    return cp_fail_field(
+        err, field, "arguments and environment come to %zu bytes with what every command gets, the system takes %zu",
+        all, most);
+}
+
+int cp_env_read(const cp_ctx *ctx, yyjson_val *body, bool shell, cp_env_var **out, size_t *count, cp_err *err) {
     yyjson_val *env = NULL, *key, *val;
-    size_t i, n;
+    size_t i, n, own = 0;
     if (cp_json_obj(body, "env", &env, err) < 0) return -1;
     if (!env || yyjson_obj_size(env) == 0) return 0;
     *out = cp_alloc(yyjson_obj_size(env) * sizeof **out);
     yyjson_obj_foreach(env, i, n, key, val) {
         cp_str name = {yyjson_get_str(key), yyjson_get_len(key)};
-        if (!env_name_ok(name))
-            return cp_fail(err, bad_name, "Invalid environment variable name: %.*s", (int)(name.n < 100 ? name.n : 100),
-                           name.p);
         if (yyjson_is_null(val)) continue;
-        if (read_env_var(name, val, &(*out)[*count], err) < 0) return -1;
+        cp_env_var *v = &(*out)[*count];
+        if (read_env_var(name, val, shell, v, err) < 0) return -1;
+        own += cost(v->name.n + 1 + v->value.n);
         (*count)++;
     }
-    return 0;
+    return check_total(ctx, own, "env", err);
 }
 
-static int read_env(cp_exec_args *a, yyjson_val *body, cp_args_for what, cp_err *err) {
-    if (cp_env_read(body, code_for(what), &a->env, &a->spec.nenv, err) < 0) return -1;
+/* Without a session nothing but the kernel looks at a name: programs are started with it, shells too. */
+static int read_env(cp_exec_args *a, const cp_ctx *ctx, yyjson_val *body, cp_err *err) {
+    if (cp_env_read(ctx, body, !a->args && !a->spec.sessionless, &a->env, &a->spec.nenv, err) < 0) return -1;
     a->spec.env = a->env;
-    return 0;
+    size_t own = 0;
+    for (size_t i = 0; i < a->spec.nargs; i++) own += cost(a->args[i].n);
+    if (!own) return 0;
+    for (size_t i = 0; i < a->spec.nenv; i++) own += cost(a->env[i].name.n + 1 + a->env[i].value.n);
+    return check_total(ctx, own, "args", err);
 }
 
 /* Header and query forms, in the order of cloudflare-sandbox.md section 1. With a token, Authorization authenticates
@@ -276,7 +328,7 @@ int cp_exec_args_read(cp_exec_args *a, const cp_ctx *ctx, const cp_request *req,
     yyjson_val *body = req->body;
     *a = (cp_exec_args){0};
     if (read_command(a, body, what, err) < 0 || read_session(a, ctx, req, what, err) < 0 ||
-        read_env(a, body, what, err) < 0 || read_ids(a, body, what, err) < 0 || read_stdin(a, body, err) < 0 ||
+        read_env(a, ctx, body, err) < 0 || read_ids(a, body, what, err) < 0 || read_stdin(a, body, err) < 0 ||
         read_life(a, req, err) < 0 || read_output(a, body, what, err) < 0 || refuse_unsupported(body, err) < 0 ||
         read_str(body, "cwd", MAX_CWD, &a->spec.cwd, err) < 0 ||
         read_str(body, "user", MAX_CWD, &a->spec.user, err) < 0)

@@ -32,9 +32,10 @@ static inline void cp_autoargs_(cp_exec_args *a) { cp_exec_args_free(a); }
 /* Errors of execution carry {command, stderr} as context; input errors the usual one. */
 void cp_exec_args_refuse(cp_reply *reply, const cp_exec_args *a, const cp_err *err);
 
-/* The member `env`: *out is a heap array (owner frees, maybe NULL), null values are left out. A bad name fails with
- * `bad_name`, everything else names the field. */
-int cp_env_read(yyjson_val *body, cp_code bad_name, cp_env_var **out, size_t *n, cp_err *err);
+/* The member `env`, for every route that has one: *out is a heap array (owner frees, maybe NULL), null values are left
+ * out. A name is anything without = and NUL; `shell`: what a shell can export, because a session's does. Name, value
+ * and the whole are no longer than the kernel takes. -1: VALIDATION_FAILED that names env.NAME (or env). */
+int cp_env_read(const cp_ctx *ctx, yyjson_val *body, bool shell, cp_env_var **out, size_t *n, cp_err *err);
 
 /* "<stdout>-<stderr>" or one number for both. */
 int cp_offsets_parse(cp_str text, uint64_t from[2], cp_err *err);

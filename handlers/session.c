@@ -89,12 +89,12 @@ static void created(void *arg, const cp_err *err, const char *id) {
     change_free(c);
 }
 
-static int read_spec(yyjson_val *body, cp_session_spec *spec, cp_env_var **env, cp_err *err) {
+static int read_spec(const cp_ctx *ctx, yyjson_val *body, cp_session_spec *spec, cp_env_var **env, cp_err *err) {
     int64_t timeout = 0;
     if (read_text(body, "id", false, MAX_ID, &spec->id, err) < 0 ||
         read_text(body, "cwd", false, MAX_CWD, &spec->cwd, err) < 0 ||
         cp_json_int(body, "commandTimeoutMs", 0, CP_MAX_WAIT_MS, &timeout, err) < 0 ||
-        cp_env_read(body, CP_E_VALIDATION_FAILED, env, &spec->nenv, err) < 0)
+        cp_env_read(ctx, body, true, env, &spec->nenv, err) < 0)
         return -1;
     if (spec->id.n && cp_str_trim(spec->id).n == 0)
         return cp_fail_field(err, "id", "id must not be empty or whitespace");
@@ -110,7 +110,8 @@ static void create(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autofree cp_env_var *env = NULL;
     cp_err err = {0};
     yyjson_val *body = yyjson_is_obj(req->body) ? req->body : NULL;
-    if ((body && read_spec(body, &spec, &env, &err) < 0) || cp_nofile_room(ctx->config, CP_NOFILE_START, &err) < 0) {
+    if ((body && read_spec(ctx, body, &spec, &env, &err) < 0) ||
+        cp_nofile_room(ctx->config, CP_NOFILE_START, &err) < 0) {
         refuse(reply, &err);
         return;
     }

@@ -189,6 +189,14 @@ static bool write_script(struct shell *s, const cp_exec_job *j) {
     return pwrite(s->script, b.p, b.n, 0) == (ssize_t)b.n && send(s->bell, "\n", 1, MSG_NOSIGNAL) == 1;
 }
 
+/* A shell that runs cannot export every name; one that starts with it passes it on. */
+static bool exportable(const char *assignment) {
+    const char *p = assignment;
+    if (*p >= '0' && *p <= '9') return false;
+    while (*p == '_' || (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') || (*p >= 'a' && *p <= 'z')) p++;
+    return *p == '=';
+}
+
 /* Names that mean something to a shell that starts, or nothing to one that runs. */
 static bool starts_differently(const char *assignment) {
     static const char *const names[] = {
@@ -208,7 +216,7 @@ static bool suits(const cp_exec *e, const cp_exec_job *j) {
     for (size_t i = 0; i < CP_COUNT(tells); i++)
         if (strstr(j->command, tells[i])) return false;
     for (char **v = j->env; v && *v; v++)
-        if (starts_differently(*v)) return false;
+        if (!exportable(*v) || starts_differently(*v)) return false;
     return true;
 }
 

@@ -60,9 +60,8 @@ static void an_execution_id_has_up_to_128_characters(void **state) {
 static void errors_of_the_page(void **state) {
     (void)state;
     execute("{\"command\":\"true\",\"env\":{\"1bad\":\"x\"}}");
-    expect(500, "COMMAND_EXECUTION_ERROR");
-    assert_string_equal(text(&c, "/context/command"), "true");
-    assert_string_equal(text(&c, "/context/stderr"), "Invalid environment variable name: 1bad");
+    expect(400, "VALIDATION_FAILED");
+    assert_string_equal(text(&c, "/context/validationErrors/0/field"), "env.1bad");
     execute("{\"command\":\"echo x\",\"sessionId\":\"  \"}");
     expect(500, "COMMAND_EXECUTION_ERROR");
     assert_string_equal(text(&c, "/context/stderr"), "sessionId must not be empty or whitespace");

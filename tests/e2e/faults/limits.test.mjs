@@ -65,3 +65,38 @@ test('X147: a key that stands twice is refused by its name, on every door and at
     assert.equal((await m.get('/api/ping')).status, 200);
   } finally { await m.close(); await s.stop(); }
 });
+
+test('X149: environment names and values: one reader for all routes, which names the field', async () => {
+  const s = await start();
+  const m = await connect(s);
+  const doors = [(p, b) => post(s, p, b), async (p, b) => { const r = await m.post(p, b); return { status: r.status, body: r.body }; }];
+  const refused = async (path, body, field, what) => {
+    for (const door of doors) {
+      const r = await door(path, body);
+      assert.deepEqual([r.status, r.body?.code, r.body?.context.validationErrors[0].field], [400, 'VALIDATION_FAILED', field]);
+      if (what) assert.match(r.body.message, what);
+    }
+  };
+  const routes = [['/api/execute', { command: 'true' }], ['/api/execute/stream', { command: 'true' }], ['/api/process/start', { command: 'true' }], ['/api/session/create', {}]];
+  try {
+    for (const [path, body] of routes) {
+      await refused(path, { ...body, env: { 'a=b': '1' } }, 'env.a=b');
+      await refused(path, { ...body, env: { '': '1' } }, 'env.');
+      await refused(path, { ...body, env: { '1A': '1' } }, 'env.1A', /in a session/);
+      await refused(path, { ...body, env: { N: 5 } }, 'env.N');
+      await refused(path, { ...body, env: { BIG: 'x'.repeat(200000) } }, 'env.BIG', /131071/);
+      const many = Object.fromEntries(Array.from({ length: 100 }, (_, i) => ['V' + i, 'x'.repeat(100000)]));
+      await refused(path, { ...body, env: many }, 'env', /the system takes \d+/);
+    }
+    await refused('/api/execute', { args: ['true', 'x'.repeat(200000)] }, 'args[1]', /131071/);
+    await refused('/api/execute', { args: ['true', ...Array(100).fill('x'.repeat(100000))] }, 'args', /the system takes/);
+    // X90: what the kernel takes, where no session's shell stands between
+    for (const door of doors) {
+      for (const how of [{ args: ['env'] }, { command: 'env', sessionId: OFF }, { args: ['env'], sessionId: OFF }]) {
+        const r = await door('/api/execute', { ...how, env: { 'my.var': 'dots', '1st': 'digit', 'BIG': 'x'.repeat(131067) } });
+        assert.equal(r.status, 200);
+        for (const line of ['my.var=dots', '1st=digit', 'BIG=xxx']) assert.ok(r.body.stdout.includes(line), line);
+      }
+    }
+  } finally { await m.close(); await s.stop(); }
+});
