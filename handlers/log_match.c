@@ -3,8 +3,89 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* glibc's engine takes exponential time for back references and memory in proportion to the product of nested bounds;
- * it runs on the loop here. */
+/* glibc's engine takes exponential time for back references; and it makes a tree of the pattern in which + and {…} are
+ * copies of what they repeat: each of "a++++++…" doubles it. It runs on the loop here. */
+enum { NODES_MAX = 2048, NESTING_MAX = 64 };
+
+/* How large that tree becomes, at most. */
+typedef struct tree_size {
+    uint64_t last[NESTING_MAX], whole[NESTING_MAX]; /* the last atom, and all before it, of each open group */
+    size_t depth;
+} tree_size;
+
+static void atom(tree_size *t, uint64_t n) {
+    t->whole[t->depth] += t->last[t->depth];
+    t->last[t->depth] = n;
+}
+
+static void repeat(tree_size *t, uint64_t times) {
+    uint64_t n = t->last[t->depth] * times + 1;
+    t->last[t->depth] = n < NODES_MAX ? n : NODES_MAX + 1;
+}
+
+/* The bytes of a bracket expression that begins at i (POSIX XBD 9.3.5); the rest of the pattern when it has no end. */
+static size_t bracket(const char *p, size_t i) {
+    size_t k = i + 1;
+    if (p[k] == '^') k++;
+    if (p[k] == ']') k++;
+    while (p[k] && p[k] != ']') {
+        char kind = p[k] == '[' ? p[k + 1] : 0;
+        const char *end = kind == ':' || kind == '.' || kind == '=' ? strstr(p + k + 2, (char[]){kind, ']', 0}) : NULL;
+        k = end ? (size_t)(end + 2 - p) : k + 1;
+    }
+    return k - i + (p[k] != 0);
+}
+
+/* The most that a bound lets something be repeated; "{3,}" is "{3}" and a star. *n: its bytes. */
+static uint64_t bound(const char *p, size_t *n) {
+    char *end;
+    uint64_t most = strtoul(p + 1, &end, 10);
+    if (*end == ',') {
+        uint64_t second = strtoul(end + 1, &end, 10);
+        most = second > most ? second : most + 1;
+    }
+    *n = (size_t)(end - p) + (*end == '}');
+    return most ? most : 1;
+}
+
+static bool open_group(tree_size *t) {
+    if (t->depth + 1 == NESTING_MAX) return false;
+    t->depth++;
+    t->last[t->depth] = t->whole[t->depth] = 0;
+    return true;
+}
+
+static void close_group(tree_size *t) {
+    if (!t->depth) return;
+    uint64_t n = t->last[t->depth] + t->whole[t->depth] + 1;
+    t->depth--;
+    atom(t, n);
+}
+
+static int check_size(const char *p, cp_err *err) {
+    tree_size t = {.depth = 0};
+    for (size_t i = 0, n; p[i]; i += n) {
+        n = 1;
+        switch (p[i]) {
+        case '[': n = bracket(p, i), atom(&t, 1); break;
+        case '\\': n = 1 + (p[i + 1] != 0), atom(&t, 1); break;
+        case '(':
+            if (!open_group(&t))
+                return cp_fail_field(err, "pattern", "pattern has more than %d groups in each other", NESTING_MAX);
+            break;
+        case ')': close_group(&t); break;
+        case '+': repeat(&t, 2); break;
+        case '{': repeat(&t, bound(p + i, &n)); break;
+        case '*':
+        case '?': repeat(&t, 1); break;
+        default: atom(&t, 1);
+        }
+        if (t.last[t.depth] + t.whole[t.depth] > NODES_MAX)
+            return cp_fail_field(err, "pattern", "pattern is too large once its repetitions are written out");
+    }
+    return 0;
+}
+
 static int check_regex(cp_str p, cp_err *err) {
     unsigned bounds = 0;
     for (size_t i = 0; i < p.n; i++) {
@@ -18,7 +99,7 @@ static int check_regex(cp_str p, cp_err *err) {
             return cp_fail_field(err, "pattern", "pattern repeats more than 100 times");
         }
     }
-    return 0;
+    return check_size(p.p, err);
 }
 
 int cp_log_match_init(cp_log_match *m, cp_str pattern, bool regex, cp_err *err) {

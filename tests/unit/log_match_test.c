@@ -96,6 +96,29 @@ static void costly_patterns_are_refused(void **state) {
     }
 }
 
+/* X150: the engine writes repetitions out; these would be gigabytes. */
+static void patterns_that_grow_are_refused(void **state) {
+    (void)state;
+    char deep[80] = "", pluses[200] = "a", optional[512] = "(";
+    memset(deep, '(', 65);
+    memset(deep + 65, 'a', 1);
+    memset(pluses + 1, '+', 60);
+    for (int i = 0; i < 240; i++) strcat(optional, "a?");
+    strcat(optional, "){100}");
+    const char *const bad[] = {pluses, optional, deep, "((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+"};
+    const char *const good[] = {"[+++++++++++++++++]+", "\\++", "[]+a-z[:alpha:]+++++++++++++]", "(ab|c+)*d{100}",
+                                "a+b+c+d+e+f+g+h+i+"};
+    for (size_t i = 0; i < CP_COUNT(bad) + CP_COUNT(good); i++) {
+        cp_log_match m;
+        cp_err err = {0};
+        bool is_bad = i < CP_COUNT(bad);
+        const char *pattern = is_bad ? bad[i] : good[i - CP_COUNT(bad)];
+        assert_int_equal(cp_log_match_init(&m, cp_str_of(pattern), true, &err), is_bad ? -1 : 0);
+        if (is_bad) assert_string_equal(err.field, "pattern");
+        cp_log_match_fini(&m);
+    }
+}
+
 static void listening_sockets(void **state) {
     (void)state;
     /* lines as the kernel prints them: 0BB8 is 3000; 0A listens, 01 is connected */
@@ -115,7 +138,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_text_across_borders),   cmocka_unit_test(a_regular_expression_waits_for_its_whole_match),
         cmocka_unit_test(a_gap_begins_a_line_anew),    cmocka_unit_test(an_endless_line_is_bounded),
-        cmocka_unit_test(costly_patterns_are_refused), cmocka_unit_test(listening_sockets),
+        cmocka_unit_test(costly_patterns_are_refused), cmocka_unit_test(patterns_that_grow_are_refused),
+        cmocka_unit_test(listening_sockets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
