@@ -208,6 +208,16 @@ static int read_env(struct loader *l) {
     return 0;
 }
 
+static void set_defaults(struct loader *l) {
+    for (size_t i = 0; i < NOPTIONS; i++) {
+        const struct option *o = &options[i];
+        if (l->done[i]) continue;
+        if (o->kind == KIND_STR) put_str(l->cfg, o, cp_str_of(o->def_str));
+        else if (o->kind == KIND_INT) *(int64_t *)slot(l->cfg, o) = o->def_int;
+        else if (o->kind == KIND_BOOL) *(bool *)slot(l->cfg, o) = o->def_int != 0;
+    }
+}
+
 /* ---- the file: "flag = value" lines, # comments ---- */
 
 static int read_line(struct loader *l, cp_str line, const char *where) {
@@ -222,6 +232,29 @@ static int read_line(struct loader *l, cp_str line, const char *where) {
     return set(l, o, value, where);
 }
 
+static int read_text(struct loader *l, cp_str text, const char *path) {
+    for (unsigned number = 1; text.n; number++) {
+        const char *nl = memchr(text.p, '\n', text.n);
+        cp_str line = {text.p, nl ? (size_t)(nl - text.p) : text.n};
+        char where[512];
+        snprintf(where, sizeof where, "%s:%u", path, number);
+        /* a value would end there, and the rest be lost without a word */
+        if (memchr(line.p, '\0', line.n)) return cp_fail(l->err, CP_E_VALIDATION_FAILED, "%s: a NUL byte", where);
+        if (read_line(l, line, where) < 0) return -1;
+        text.p += line.n + (nl != NULL);
+        text.n -= line.n + (nl != NULL);
+    }
+    source_done(l);
+    return 0;
+}
+
+int cp_config_text(cp_config *cfg, cp_str text, const char *path, cp_err *err) {
+    struct loader l = {.cfg = cfg, .err = err};
+    if (read_text(&l, text, path) < 0) return -1;
+    set_defaults(&l);
+    return 0;
+}
+
 static int read_config_file(struct loader *l) {
     static const char fallback[] = "/etc/conflux/conflux.conf";
     const char *path = l->config_file ? l->config_file : getenv("CONFLUX_CONFIG");
@@ -229,29 +262,9 @@ static int read_config_file(struct loader *l) {
     if (!asked) path = fallback;
     cp_autofree char *text = NULL;
     size_t n;
-    if (cp_read_file(path, 1 << 20, &text, &n) < 0) {
-        if (!asked && (errno == ENOENT || errno == ENOTDIR)) return 0;
-        return cp_fail_sys(l->err, CP_E_VALIDATION_FAILED, errno, "configuration file %s", path);
-    }
-    unsigned number = 1;
-    for (char *p = text, *end; *p; p = *end ? end + 1 : end, number++) {
-        end = strchrnul(p, '\n');
-        char where[512];
-        snprintf(where, sizeof where, "%s:%u", path, number);
-        if (read_line(l, (cp_str){p, (size_t)(end - p)}, where) < 0) return -1;
-    }
-    source_done(l);
-    return 0;
-}
-
-static void set_defaults(struct loader *l) {
-    for (size_t i = 0; i < NOPTIONS; i++) {
-        const struct option *o = &options[i];
-        if (l->done[i]) continue;
-        if (o->kind == KIND_STR) put_str(l->cfg, o, cp_str_of(o->def_str));
-        else if (o->kind == KIND_INT) *(int64_t *)slot(l->cfg, o) = o->def_int;
-        else if (o->kind == KIND_BOOL) *(bool *)slot(l->cfg, o) = o->def_int != 0;
-    }
+    if (cp_read_file(path, 1 << 20, &text, &n) == 0) return read_text(l, (cp_str){text, n}, path);
+    if (!asked && (errno == ENOENT || errno == ENOTDIR)) return 0;
+    return cp_fail_sys(l->err, CP_E_VALIDATION_FAILED, errno, "configuration file %s", path);
 }
 
 /* ---- the token ---- */

@@ -14,6 +14,9 @@ typedef enum { CP_RUN_SERVE, CP_RUN_HELP } cp_run;
  * NULL if nothing. CP_RUN_HELP: --help was asked for. The token is read, hashed and wiped (from the environment too).
  * -1: the message names the option and where it came from. cfg must be zeroed; free it in every case. */
 int cp_config_load(cp_config *cfg, char **argv, char ***cmd, cp_run *run, cp_err *err);
+/* What a configuration file of this text alone, with defaults for the rest, would set; no token is read. path: for
+ * messages. Pure. As for the other, cfg must be zeroed and freed. */
+int cp_config_text(cp_config *cfg, cp_str text, const char *path, cp_err *err);
 /* Checks what belongs together, fills in the state and workspace folders and creates them. */
 int cp_config_resolve(cp_config *cfg, cp_err *err);
 /* The log of this process, on stderr, as the options say. */

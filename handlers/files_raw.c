@@ -1,11 +1,11 @@
 /* GET and PUT /api/files/raw: bytes as they are, in constant memory. */
+#include "handlers/conditions.h"
 #include "handlers/files_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,49 +18,6 @@
 #define CHECKSUM "X-Checksum-Sha256" /* empty: it is told, not compared */
 
 enum { PIECE = 256 * 1024, WRITE_BACK = 8 << 20 };
-
-/* ---- conditions (RFC 9110 section 13.1) ---- */
-
-/* Is etag in the list? "*" is. `weak` compares without the W/ mark; without, weak tags match nothing. */
-static bool etag_listed(cp_str list, const char *etag, bool weak) {
-    while (list.n) {
-        const char *comma = memchr(list.p, ',', list.n); /* ours hold none */
-        cp_str tag = {list.p, comma ? (size_t)(comma - list.p) : list.n};
-        list.p += tag.n + (comma != NULL);
-        list.n -= tag.n + (comma != NULL);
-        tag = cp_str_trim(tag);
-        if (weak && cp_str_starts(tag, CP_STR("W/"))) tag.p += 2, tag.n -= 2;
-        if (cp_str_is(tag, "*") || cp_str_is(tag, etag)) return true;
-    }
-    return false;
-}
-
-typedef enum { RANGE_NONE, RANGE_ONE, RANGE_BAD } range_kind;
-
-/* One range of bytes (RFC 9110 section 14.1.2). Malformed, of another unit or several: the whole, as the standard
- * allows. */
-static range_kind parse_range(cp_str h, uint64_t size, uint64_t *from, uint64_t *len) {
-    uint64_t a = 0, b = 0;
-    if (h.n < 6 || strncasecmp(h.p, "bytes=", 6) != 0) return RANGE_NONE;
-    h = cp_str_trim((cp_str){h.p + 6, h.n - 6});
-    const char *dash = h.n ? memchr(h.p, '-', h.n) : NULL;
-    if (!dash || memchr(h.p, ',', h.n)) return RANGE_NONE;
-    cp_str first = {h.p, (size_t)(dash - h.p)}, last = {dash + 1, h.n - first.n - 1};
-    if ((first.n && !cp_str_u64(first, UINT64_MAX, &a)) || (last.n && !cp_str_u64(last, UINT64_MAX, &b)))
-        return RANGE_NONE;
-    if (!first.n && !last.n) return RANGE_NONE;
-    if (!first.n) { /* the last b bytes */
-        if (!b || !size) return RANGE_BAD;
-        *len = b < size ? b : size;
-        *from = size - *len;
-        return RANGE_ONE;
-    }
-    if (last.n && b < a) return RANGE_NONE;
-    if (a >= size) return RANGE_BAD;
-    *from = a;
-    *len = last.n && b < size ? b - a + 1 : size - a;
-    return RANGE_ONE;
-}
 
 /* ---- GET ---- */
 
@@ -98,19 +55,19 @@ static int send_file(const cp_request *req, cp_str path, int *fd, const struct s
     char etag[64];
     uint64_t size = (uint64_t)st->st_size, from = 0, len = size;
     cp_file_etag(st, etag);
-    if (etag_listed(cp_request_header(req, "If-None-Match"), etag, true)) {
+    if (cp_etag_listed(cp_request_header(req, "If-None-Match"), etag, true)) {
         res->status = 304;
         put_headers(res, st, etag);
         return 0;
     }
     cp_str if_range = cp_request_header(req, "If-Range");
     bool ranged = !if_range.n || cp_str_is(cp_str_trim(if_range), etag);
-    range_kind kind = ranged ? parse_range(cp_request_header(req, "Range"), size, &from, &len) : RANGE_NONE;
-    if (kind == RANGE_BAD) return unsatisfiable(res, size);
-    res->status = kind == RANGE_ONE ? 206 : 200;
+    cp_range_kind kind = ranged ? cp_range_parse(cp_request_header(req, "Range"), size, &from, &len) : CP_RANGE_NONE;
+    if (kind == CP_RANGE_BAD) return unsatisfiable(res, size);
+    res->status = kind == CP_RANGE_ONE ? 206 : 200;
     res->type = type_of(path, *fd);
     put_headers(res, st, etag);
-    if (kind == RANGE_ONE)
+    if (kind == CP_RANGE_ONE)
         cp_buf_addf(&res->headers, "Content-Range: bytes %llu-%llu/%llu\r\n", (unsigned long long)from,
                     (unsigned long long)(from + len - 1), (unsigned long long)size);
     res->file_fd = cp_take_fd(fd);
@@ -185,9 +142,9 @@ static int check_conditions(const cp_request *req, const cp_stage *s, cp_err *er
     char etag[64] = "";
     if (s->exists) cp_file_etag(&s->old, etag);
     cp_str match = cp_request_header(req, "If-Match"), none = cp_request_header(req, "If-None-Match");
-    if (match.p && (!s->exists || !etag_listed(match, etag, false)))
+    if (match.p && (!s->exists || !cp_etag_listed(match, etag, false)))
         return cp_fail(err, CP_E_PRECONDITION_FAILED, "If-Match: the file is not the one that was named");
-    if (none.p && s->exists && etag_listed(none, etag, true))
+    if (none.p && s->exists && cp_etag_listed(none, etag, true))
         return cp_fail(err, CP_E_PRECONDITION_FAILED, "If-None-Match: the file is there");
     return 0;
 }

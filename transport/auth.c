@@ -32,7 +32,7 @@ static bool split_host(cp_str s, cp_str *name, cp_str *port) {
 
 static bool parse_ip(int family, cp_str s, void *out) {
     char z[INET6_ADDRSTRLEN];
-    if (!s.n || s.n >= sizeof z) return false;
+    if (!s.n || s.n >= sizeof z || memchr(s.p, 0, s.n)) return false;
     memcpy(z, s.p, s.n);
     z[s.n] = '\0';
     return inet_pton(family, z, out) == 1;

@@ -1,6 +1,5 @@
 #include "base/mark.h"
 
-#include "base/buf.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -11,18 +10,25 @@
 
 _Static_assert(sizeof(rlim_t) == 8, "a mark has 63 bits");
 
+bool cp_mark_limits(cp_str text, uint64_t *soft, uint64_t *hard) {
+    static const char name[] = "\nMax file locks";
+    const char *line = memmem(text.p, text.n, name, sizeof name - 1);
+    unsigned long long s, h;
+    if (!line || sscanf(line + sizeof name - 1, "%llu %llu", &s, &h) != 2) return false;
+    *soft = s;
+    *hard = h;
+    return true;
+}
+
 /* proc(5): everybody may read it, while prlimit wants the same user or CAP_SYS_RESOURCE, which root in a container has
  * not. "unlimited" is no number and no mark. */
 static bool read_limits(pid_t pid, struct rlimit *out) {
-    static const char name[] = "\nMax file locks";
     char path[40];
     cp_autofree char *text = NULL;
     size_t n = 0;
+    uint64_t soft, hard;
     snprintf(path, sizeof path, "/proc/%d/limits", (int)pid);
-    if (cp_read_file(path, 8192, &text, &n) < 0) return false;
-    const char *line = memmem(text, n, name, sizeof name - 1);
-    unsigned long long soft, hard;
-    if (!line || sscanf(line + sizeof name - 1, "%llu %llu", &soft, &hard) != 2) return false;
+    if (cp_read_file(path, 8192, &text, &n) < 0 || !cp_mark_limits((cp_str){text, n}, &soft, &hard)) return false;
     *out = (struct rlimit){.rlim_cur = soft, .rlim_max = hard};
     return true;
 }

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/buf.h"
+
 #define CP_MARK_FLAG    (UINT64_C(1) << 62)
 #define CP_MARK_KEEPERS (UINT64_C(1) << 26)
 #define CP_MARK_SPAWNS  (UINT64_C(1) << 36) /* of one keeper */
@@ -23,6 +25,8 @@ typedef struct cp_mark {
 
 /* Reads the mark of a process. False: it has none, or is gone. */
 bool cp_mark_of(pid_t pid, cp_mark *out);
+/* The limit from the text of /proc/pid/limits, which ends in a NUL. False: it is not there, or no number. Pure. */
+bool cp_mark_limits(cp_str text, uint64_t *soft, uint64_t *hard);
 /* Is `limit` a mark? Not, for one, "unlimited". */
 static inline bool cp_mark_is(uint64_t limit) { return limit >> 62 == 1; }
 /* The part of a spawn's mark that all spawns of its keeper share. */

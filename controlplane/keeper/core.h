@@ -163,6 +163,7 @@ typedef struct proc_table { /* one reading of /proc, by pid */
     size_t n;
 } proc_table;
 bool proc_read(pid_t pid, proc_stat *out);
+bool proc_parse(const char *text, proc_stat *out); /* of /proc/pid/stat. Pure */
 void proc_table_read(proc_table *t);
 void proc_table_free(proc_table *t);
 #define autotable __attribute__((cleanup(proc_table_free)))

@@ -15,13 +15,7 @@
 
 enum { SWEEP_ROUNDS = 10, SWEEP_WAIT_MS = 2000 };
 
-bool proc_read(pid_t pid, proc_stat *out) {
-    char path[32], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (n <= 0) return false;
-    text[n] = '\0';
+bool proc_parse(const char *text, proc_stat *out) {
     const char *p = strrchr(text, ')'); /* the name before it may hold anything, spaces and parentheses included */
     int ppid, group, session;
     unsigned long long start;
@@ -33,6 +27,16 @@ bool proc_read(pid_t pid, proc_stat *out) {
     out->session = session;
     out->start_time = start;
     return true;
+}
+
+bool proc_read(pid_t pid, proc_stat *out) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n <= 0) return false;
+    text[n] = '\0';
+    return proc_parse(text, out);
 }
 
 static int by_pid(const void *a, const void *b) {

@@ -181,7 +181,7 @@ static void session_free(struct cp_session *s, bool remove_folder) {
     free(s->id);
     cp_buf_free(&s->inbox);
     cp_buf_free(&s->exports);
-    cp_buf_free(&s->exports_new);
+    cp_buf_free(&s->exports_new.text);
     free(s);
 }
 

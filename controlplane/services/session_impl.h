@@ -135,8 +135,9 @@ struct cp_session {
     bool replacing;
     int exports_fd; /* FIFO x; -1 until needed */
     cp_io exports_io;
-    cp_buf exports_new, exports; /* being received; the last whole dump */
-    bool exports_fresh;          /* nothing has run since it was asked for */
+    cp_script_dump exports_new; /* being received */
+    cp_buf exports;             /* the last whole dump */
+    bool exports_fresh;         /* nothing has run since it was asked for */
     cp_timer refresh;
 
     char *cwd; /* as of the last completed command; under cp_sessions.lock */

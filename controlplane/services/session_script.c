@@ -7,6 +7,7 @@
 #include "services/session_script.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define V    CP_SCRIPT_VAR
@@ -296,7 +297,7 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
 }
 
 bool cp_report_parse(cp_str line, cp_report *out) {
-    if (line.n < 2 || !strchr("idp", line.p[0])) return false;
+    if (line.n < 2 || !line.p[0] || !strchr("idp", line.p[0])) return false;
     *out = (cp_report){.kind = line.p[0]};
     const char *space = memchr(line.p, ' ', line.n);
     cp_str seq = {line.p + 1, (space ? (size_t)(space - line.p) : line.n) - 1};
@@ -305,4 +306,26 @@ bool cp_report_parse(cp_str line, cp_report *out) {
     if (!space) return false;
     cp_str value = {space + 1, line.n - seq.n - 2};
     return cp_str_u64(value, INT32_MAX, &out->value);
+}
+
+void cp_script_exports_feed(cp_script_dump *d, cp_buf *whole, size_t max, cp_str bytes) {
+    while (bytes.n) {
+        const char *nul = memchr(bytes.p, '\0', bytes.n);
+        size_t len = nul ? (size_t)(nul - bytes.p) : bytes.n, taken = len + (nul != NULL);
+        d->too_long |= len > max - d->text.n;
+        if (d->too_long) cp_buf_free(&d->text);
+        else cp_buf_add(&d->text, bytes.p, len);
+        bytes.p += taken;
+        bytes.n -= taken;
+        if (!nul) continue;
+        d->too_long = false;
+        if (!d->text.n) continue;
+        cp_buf_free(whole);
+        *whole = cp_take(d->text);
+    }
+}
+
+bool cp_script_trapped(const char *status) {
+    const char *caught = strstr(status, "\nSigCgt:");
+    return !caught || strtoull(caught + 8, NULL, 16) & (uint64_t)1 << (CP_SCRIPT_INTERRUPT - 1);
 }

@@ -50,6 +50,13 @@ void cp_script_lines(cp_buf *out, const char *dir);
 void cp_script_sync(cp_buf *out, const char *dir, uint64_t seq);
 /* A line that writes the exported variables, as commands that set them, to the FIFO x: NUL, text, NUL. */
 void cp_script_exports(cp_buf *out, const char *dir);
+typedef struct cp_script_dump {
+    cp_buf text; /* of the dump that has begun */
+    bool too_long;
+} cp_script_dump;
+/* Takes what came out of that FIFO. A dump that is complete replaces *whole. One of more than max bytes is let go as a
+ * whole, and *whole stays: what has lost a part would be other commands. */
+void cp_script_exports_feed(cp_script_dump *d, cp_buf *whole, size_t max, cp_str bytes);
 /* The record of a command run in the shell itself. Reports: "i<seq>" when stdin is open (only with `in`), then
  * "d<seq> <status>". */
 void cp_script_foreground(cp_buf *out, const cp_script *s);
@@ -65,3 +72,5 @@ typedef struct cp_report {
 } cp_report;
 /* One line without its newline. False: not a report (any process of the session may write there). */
 bool cp_report_parse(cp_str line, cp_report *out);
+/* Does a process with this /proc/pid/status catch our interrupt? Where it does not say so: yes. */
+bool cp_script_trapped(const char *status);

@@ -69,15 +69,7 @@ static void on_exports(cp_io *io, uint32_t events) {
     struct cp_session *s = CP_CONTAINER(io, struct cp_session, exports_io);
     char text[16384];
     ssize_t n = read(s->exports_fd, text, sizeof text);
-    for (ssize_t at = 0; at < n;) {
-        char *nul = memchr(text + at, '\0', (size_t)(n - at));
-        size_t len = nul ? (size_t)(nul - text - at) : (size_t)(n - at);
-        if (s->exports_new.n + len <= CP_SESSION_EXPORTS_MAX) cp_buf_add(&s->exports_new, text + at, len);
-        at += (ssize_t)len + 1;
-        if (!nul || !s->exports_new.n) continue;
-        cp_buf_free(&s->exports);
-        s->exports = cp_take(s->exports_new);
-    }
+    if (n > 0) cp_script_exports_feed(&s->exports_new, &s->exports, CP_SESSION_EXPORTS_MAX, (cp_str){text, (size_t)n});
 }
 
 bool session_exports_open(struct cp_session *s) {
@@ -307,8 +299,7 @@ static bool has_our_trap(const struct cp_session *s) {
     size_t n;
     snprintf(path, sizeof path, "/proc/%d/status", (int)s->child.pid);
     if (cp_read_file(path, 16384, &text, &n) < 0) return true;
-    const char *caught = strstr(text, "\nSigCgt:");
-    return !caught || strtoull(caught + 8, NULL, 16) & (uint64_t)1 << (CP_SCRIPT_INTERRUPT - 1);
+    return cp_script_trapped(text);
 }
 
 void session_interrupt(struct cp_session *s, bool interruptible) {

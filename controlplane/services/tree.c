@@ -42,13 +42,14 @@ static ssize_t read_proc(int dir, const char *path, char *buf, size_t cap) {
 }
 
 /* proc(5), /proc/pid/stat. The name (field 2) may hold blanks and parentheses: the fields begin after the last ')'. */
-static bool parse_stat(pid_t pid, char *text, cp_proc *out) {
-    char *p = strrchr(text, ')');
-    if (!p || p[1] != ' ') return false;
+bool cp_proc_parse(pid_t pid, const char *text, cp_proc *out) {
+    const char *p = strrchr(text, ')');
+    if (!p || p[1] != ' ' || !p[2]) return false;
     *out = (cp_proc){.pid = pid, .state = p[2]};
     p += 3;
     uint64_t f[25] = {0}; /* by field number, from 4 */
-    for (int i = 4; i < 25 && *p == ' '; i++) f[i] = strtoull(p + 1, &p, 10);
+    char *end;
+    for (int i = 4; i < 25 && *p == ' '; i++, p = end) f[i] = strtoull(p + 1, &end, 10);
     out->ppid = (pid_t)f[4];
     out->pgid = (pid_t)f[5];
     out->sid = (pid_t)f[6];
@@ -63,7 +64,7 @@ static bool read_stat(int dir, const char *path, pid_t pid, cp_proc *out) {
     ssize_t n = read_proc(dir, path, text, sizeof text - 1);
     if (n <= 0) return false;
     text[n] = '\0';
-    return parse_stat(pid, text, out);
+    return cp_proc_parse(pid, text, out);
 }
 
 bool cp_proc_read(pid_t pid, cp_proc *out) {

@@ -92,28 +92,36 @@ static int look_at_file(const cp_uploads *u, cp_upload *p) {
     return 0;
 }
 
+bool cp_upload_record_parse(cp_str text, cp_upload *out) {
+    const char *field[4] = {0}, *at = text.p, *end = text.p + text.n;
+    for (int i = 0; i < 4; i++) {
+        const char *nul = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
+        if (!nul) break;
+        field[i] = at;
+        at = nul + 1;
+        if (i == 2) out->head = (off_t)(at - text.p);
+    }
+    if (!field[2]) return false;
+    out->begun = true;
+    snprintf(out->state.path, sizeof out->state.path, "%s", field[0]);
+    snprintf(out->full, sizeof out->full, "%s", field[1]);
+    snprintf(out->temp, sizeof out->temp, "%s", field[2]);
+    out->last = field[3] != NULL;
+    out->state.size = field[3] ? strtoull(field[3], NULL, 10) : 0;
+    return true;
+}
+
 static int read_record(const cp_uploads *u, cp_upload *p) {
     enum { SIZE = 2 * CP_PATH_MAX + 128 };
     cp_autofree char *text = cp_realloc(NULL, SIZE); /* the stacks of HTTP workers are small */
-    const char *field[4] = {0}, *at = text;
     ssize_t n = pread(p->fd, text, SIZE, 0);
     if (n < 0) return -1;
-    for (int i = 0; i < 4; i++) {
-        const char *end = memchr(at, 0, (size_t)(text + n - at));
-        if (!end) break;
-        field[i] = at;
-        at = end + 1;
-        if (i == 2) p->head = (off_t)(at - text);
-    }
-    if (!field[2]) return 0; /* cut short by a crash: nothing was received */
-    p->begun = true;
-    snprintf(p->state.path, sizeof p->state.path, "%s", field[0]);
-    snprintf(p->full, sizeof p->full, "%s", field[1]);
-    snprintf(p->temp, sizeof p->temp, "%s", field[2]);
+    if (!cp_upload_record_parse((cp_str){text, (size_t)n}, p)) return 0;
+    uint64_t said = p->state.size;
+    p->state.size = 0;
     if (look_at_file(u, p) < 0) return -1;
-    p->last = field[3] != NULL;
     p->state.complete = p->last && !p->present;
-    if (p->state.complete) p->state.size = strtoull(field[3], NULL, 10);
+    if (p->state.complete) p->state.size = said;
     return 0;
 }
 

@@ -31,6 +31,9 @@ typedef struct cp_upload {
 static inline void cp_autoupload_(cp_upload *p) { cp_close(&p->fd); }
 #define cp_autoupload __attribute__((cleanup(cp_autoupload_)))
 
+/* What a record says: begun, paths, head, last; state.size as it was when all had been received. False: it was cut
+ * short by a crash, before anything had been received. Pure. */
+bool cp_upload_record_parse(cp_str text, cp_upload *out);
 /* The folder of the records, made when it is first needed: a full disk must not keep a server from starting. -1 with
  * errno. */
 int cp_uploads_dir(cp_uploads *u);

@@ -29,8 +29,7 @@ __attribute__((format(printf, 2, 3))) static char *read_text(const place *at, co
     return text;
 }
 
-/* "name 123" or "name: 123" at the begin of a line; name "": the first number there is. False: not there, or "max". */
-static bool number(const char *text, const char *name, uint64_t *out) {
+bool cp_usage_number(const char *text, const char *name, uint64_t *out) {
     size_t n = strlen(name);
     for (const char *line = text; line; line = strchr(line, '\n')) {
         if (*line == '\n') line++;
@@ -44,10 +43,9 @@ static bool number(const char *text, const char *name, uint64_t *out) {
     return false;
 }
 
-/* Our path in the hierarchy of a controller ("" is version 2's), from lines "4:cpu,cpuacct:/path". */
-static bool group_path(const place *at, const char *controller, char out[1024]) {
+bool cp_usage_group(const char *groups, const char *controller, char out[1024]) {
     size_t n = strlen(controller);
-    for (const char *line = at->groups; line && *line; line = strchr(line, '\n')) {
+    for (const char *line = groups; line && *line; line = strchr(line, '\n')) {
         if (*line == '\n') line++;
         const char *list = strchr(line, ':'), *end = list ? strchr(list + 1, ':') : NULL;
         if (!end) return false;
@@ -64,7 +62,7 @@ static bool group_path(const place *at, const char *controller, char out[1024]) 
 /* A file of our group. Inside a container that has the host's view of the names, only the mount's top is there. */
 static char *group_file(const place *at, const char *mount, const char *controller, const char *file) {
     char path[1024];
-    if (!group_path(at, controller, path)) return NULL;
+    if (!cp_usage_group(at->groups, controller, path)) return NULL;
     char *text = read_text(at, "/sys/fs/cgroup%s%s/%s", mount, path, file);
     return text || !path[0] ? text : read_text(at, "/sys/fs/cgroup%s/%s", mount, file);
 }
@@ -75,9 +73,9 @@ static bool cpu_v2(const place *at, cp_usage *u) {
     cp_autofree char *stat = group_file(at, "", "", "cpu.stat");
     cp_autofree char *max = group_file(at, "", "", "cpu.max");
     uint64_t quota, period;
-    if (!number(stat, "usage_usec", &u->cpu_us)) return false;
+    if (!cp_usage_number(stat, "usage_usec", &u->cpu_us)) return false;
     const char *second = max ? strchr(max, ' ') : NULL;
-    if (second && number(max, "", &quota) && number(second + 1, "", &period) && period)
+    if (second && cp_usage_number(max, "", &quota) && cp_usage_number(second + 1, "", &period) && period)
         u->core_limit = (double)quota / (double)period;
     return true;
 }
@@ -87,9 +85,10 @@ static bool cpu_v1(const place *at, cp_usage *u) {
     cp_autofree char *quota = group_file(at, "/cpu", "cpu", "cpu.cfs_quota_us");
     cp_autofree char *period = group_file(at, "/cpu", "cpu", "cpu.cfs_period_us");
     uint64_t ns, q, p;
-    if (!number(usage, "", &ns)) return false;
+    if (!cp_usage_number(usage, "", &ns)) return false;
     u->cpu_us = ns / 1000;
-    if (number(quota, "", &q) && number(period, "", &p) && p) u->core_limit = (double)q / (double)p; /* -1: none */
+    if (cp_usage_number(quota, "", &q) && cp_usage_number(period, "", &p) && p)
+        u->core_limit = (double)q / (double)p; /* -1: none */
     return true;
 }
 
@@ -126,16 +125,16 @@ static bool memory_of(const place *at, bool v1, cp_usage *u) {
     cp_autofree char *max = group_file(at, dir, name, v1 ? "memory.limit_in_bytes" : "memory.max");
     cp_autofree char *stat = group_file(at, dir, name, "memory.stat");
     uint64_t used, limit = 0, droppable = 0;
-    if (!number(current, "", &used)) return false;
-    (void)number(max, "", &limit);
-    (void)number(stat, v1 ? "total_inactive_file" : "inactive_file", &droppable);
+    if (!cp_usage_number(current, "", &used)) return false;
+    (void)cp_usage_number(max, "", &limit);
+    (void)cp_usage_number(stat, v1 ? "total_inactive_file" : "inactive_file", &droppable);
     set_memory(u, used, droppable, limit);
     return true;
 }
 
 static void memory_proc(const char *meminfo, cp_usage *u) {
     uint64_t available = 0;
-    (void)number(meminfo, "MemAvailable", &available);
+    (void)cp_usage_number(meminfo, "MemAvailable", &available);
     set_memory(u, u->memory_total, available * 1024, 0);
 }
 
@@ -156,7 +155,7 @@ void cp_usage_read(const char *root, const char *disk, cp_usage *u) {
     cp_autofree char *meminfo = read_text(&at, "/proc/meminfo");
     *u = (cp_usage){.cores = usable_cores()};
     at.groups = groups;
-    if (number(meminfo, "MemTotal", &u->memory_total)) u->memory_total *= 1024;
+    if (cp_usage_number(meminfo, "MemTotal", &u->memory_total)) u->memory_total *= 1024;
     if (cpu_v2(&at, u)) u->cpu_source = CP_USAGE_CGROUP2;
     else if (cpu_v1(&at, u)) u->cpu_source = CP_USAGE_CGROUP1;
     else cpu_proc(&at, u);

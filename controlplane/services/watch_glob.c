@@ -116,7 +116,7 @@ cp_staged cp_watch_staged(cp_str name) {
     static const cp_str begin = {".conflux-", 9};
     if (name.n != begin.n + 16 + 4 || !cp_str_starts(name, begin)) return CP_STAGED_NOT;
     for (size_t i = begin.n; i < begin.n + 16; i++)
-        if (!strchr("0123456789abcdef", name.p[i])) return CP_STAGED_NOT;
+        if (!name.p[i] || !strchr("0123456789abcdef", name.p[i])) return CP_STAGED_NOT;
     cp_str end = {name.p + begin.n + 16, 4};
     return cp_str_is(end, ".tmp") ? CP_STAGED_NEW : cp_str_is(end, ".mod") ? CP_STAGED_REPLACES : CP_STAGED_NOT;
 }

@@ -1,6 +1,7 @@
 /* What a server says on a WebSocket (cloudflare-sandbox.md section 4, conflux-additions.md). */
 #include "transport/client/client_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct message {
@@ -50,7 +51,7 @@ static void on_refused_message(link_conn *l, conflux_call *c, const message *m) 
     conflux_error err;
     fail(&err, CONFLUX_E_SERVER, "the server refused input: %.*s", (int)m->text.n, m->text.p);
     err.status = (int)m->status;
-    memcpy(err.code, m->code.p, m->code.n < sizeof err.code ? m->code.n : sizeof err.code - 1);
+    if (m->code.p) snprintf(err.code, sizeof err.code, "%.*s", (int)m->code.n, m->code.p);
     cp_buf b = {0};
     cp_buf_addf(&b, "{\"type\":\"cancel\",\"id\":\"%llu\",\"kill\":true}", (unsigned long long)c->id);
     link_message(l, NULL, &b);
