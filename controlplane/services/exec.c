@@ -404,6 +404,7 @@ void cp_exec_finish_end(cp_exec *e) {
     }
     if (!i->looking_up) cp_exec_job_free(&i->job); /* else a pool thread is at it */
     x->running--;
+    x->calls -= i->called;
     cp_metric_add(CP_M_PROCESSES, -1);
     if (i->oneshot) {
         x->oneshots--;

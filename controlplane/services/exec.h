@@ -149,3 +149,6 @@ typedef void cp_kill_done(void *arg, cp_exec *e, const cp_kill_result *r);
 int cp_exec_kill(cp_exec *e, int sig, uint64_t grace_ms, cp_outcome why, cp_kill_done *done, void *arg, cp_err *err);
 /* One signal, to the leader or the whole tree; the child may survive it. Typed errors: ended, EPERM, bad number. */
 int cp_exec_signal(cp_exec *e, int sig, bool tree, cp_err *err);
+
+/* Calls are under way that will give descriptors back soon: a start that lacks some may wait for them. */
+bool cp_exec_gives_back(const cp_services *s);

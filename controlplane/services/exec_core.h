@@ -19,6 +19,7 @@ struct cp_exec_impl {
     bool argv_form;
     bool looking_up; /* a pool thread has the job */
     bool oneshot;    /* counted in cp_execs.oneshots */
+    bool called;     /* counted in cp_execs.calls */
     const cp_exec_backend *backend;
     void *data;
     cp_exec_child *child;    /* a durable child: acknowledged once its end is on disk */
@@ -91,6 +92,10 @@ struct cp_execs {
     size_t running;
     uint64_t running_bytes; /* logs of what runs, as of the last look */
     size_t oneshots;        /* running buffered calls without a session: what the pool serves */
+    size_t calls;           /* buffered calls that have been handed to a backend and not ended */
+    struct cp_exec_short *short_head, **short_tail; /* those that wait for descriptors: exec_short.c */
+    size_t nshort;
+    cp_timer short_timer;
     cp_timer age;
     struct cp_held_child *held;
     struct cp_orphan *orphans; /* children of former servers that nobody wants, until they are gone */
@@ -107,6 +112,12 @@ struct cp_execs {
     cp_timer drain;
 };
 
+/* exec_start.c: to its backend, unless it has ended */
+void cp_exec_dispatch(cp_exec *e);
+/* exec_short.c: the same once there are descriptors for it, or fails it. admitted: the caller's caller has just looked;
+ * where nothing is to be waited for it is tried all the same. */
+void cp_exec_begin_with_room(cp_exec *e, bool admitted);
+void cp_exec_short_close(cp_services *s);
 /* exec.c */
 void cp_exec_job_free(cp_exec_job *j);
 cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind);

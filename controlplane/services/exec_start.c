@@ -6,7 +6,6 @@
 #include "base/id.h"
 #include "base/metrics.h"
 #include "services/exec_core.h"
-#include "services/nofile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -171,20 +170,14 @@ static void default_timeout(cp_exec *e) {
     cp_exec_timeout_start(e);
 }
 
-static void dispatch(cp_exec *e) {
+void cp_exec_dispatch(cp_exec *e) {
     if (e->state != CP_STATE_STARTING || e->impl->has_exit) return; /* ended while it waited */
+    e->impl->called = e->kind == CP_EXEC_BUFFERED;
+    e->svc->execs->calls += e->impl->called;
     if (e->impl->argv_form) cp_exec_run_argv(e);
     else if (e->session) cp_exec_run_session(e);
     else cp_exec_run_shell(e);
     default_timeout(e);
-}
-
-/* It was admitted together with others, maybe many: by now these have taken their descriptors. */
-static void dispatch_late(cp_exec *e) {
-    cp_err err;
-    bool waits = e->state == CP_STATE_STARTING && !e->impl->has_exit;
-    if (waits && cp_nofile_room(e->svc->config, CP_NOFILE_START, &err) < 0) cp_exec_failed(e, &err);
-    else dispatch(e);
 }
 
 static void intent_recorded(cp_reg_done *d) {
@@ -195,7 +188,7 @@ static void intent_recorded(cp_reg_done *d) {
         cp_wrap(&err, "the execution could not be recorded");
         cp_exec_failed(e, &err);
     } else if (e->impl->listed) { /* else the services have been closed meanwhile */
-        dispatch_late(e);
+        cp_exec_begin_with_room(e, false);
     }
     free(w);
     cp_exec_unref(e);
@@ -205,8 +198,7 @@ static void intent_recorded(cp_reg_done *d) {
  * the intent is recorded before there is a child. */
 static void begin(cp_exec *e) {
     if (e->durable && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
-    else if (e->impl->job.user) dispatch_late(e); /* has been looked up */
-    else dispatch(e);
+    else cp_exec_begin_with_room(e, !e->impl->job.user); /* else the user has been looked up meanwhile */
 }
 
 /* The name of a user may come over the network: not on the loop. */

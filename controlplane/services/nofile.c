@@ -11,9 +11,11 @@
 #include <sys/stat.h>
 
 enum {
-    LEAST = 64,      /* the server itself has about 30 open */
-    FOR_FILES = 64,  /* connections that CivetWeb has accepted and no worker has yet; the io pool's and our own files */
-    FOR_STARTS = 64, /* beyond: left for connections when nothing can be started any more */
+    LEAST = 64,    /* the server itself has about 30 open */
+    ITS_OWN = 32,  /* about */
+    FOR_ALL = 64,  /* never given away: for connections that come next, the io pool's and our own files */
+    FOR_ENDS = 64, /* beyond: left for connections when nothing can be started any more */
+    A_START = 8,    /* what one opens for a moment */
     COUNTED = 4096,
     PER_SHELL = 64, /* of a low limit: one shell is started before it is asked for */
 };
@@ -23,16 +25,13 @@ static uint64_t limit(void) {
     return getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur == RLIM_INFINITY ? UINT64_MAX : r.rlim_cur;
 }
 
-/* Each worker holds a connection, and something to be woken by. */
-static uint64_t reserve(uint64_t have, uint64_t workers, cp_nofile_for what) {
-    return 2 * workers + MIN(FOR_FILES, have / 8) + (what == CP_NOFILE_START ? MIN(FOR_STARTS, have / 8) : 0);
+/* What is open is counted, whoever holds it; this comes on top, in proportion to what there is. */
+static uint64_t reserve(uint64_t have, cp_nofile_for what) {
+    return MIN(FOR_ALL, have / 8) + (what == CP_NOFILE_START ? MIN(FOR_ENDS, have / 8) + A_START : 0);
 }
 
-/* How many workers leave enough for ourselves and for what is to be served. */
-static uint64_t workers_for(uint64_t have) {
-    uint64_t to_serve = MAX(40, MIN(128, have / 4));
-    return (have - to_serve - reserve(have, 0, CP_NOFILE_START)) / 2;
-}
+/* Each worker holds a connection and something to be woken by: so many leave three quarters for what is served. */
+static uint64_t workers_for(uint64_t have) { return (have - ITS_OWN) / 8; }
 
 int cp_nofile_fit(cp_config *c, cp_err *err) {
     uint64_t have = limit();
@@ -68,7 +67,8 @@ static uint64_t in_use(uint64_t have) {
 }
 
 int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err) {
-    uint64_t have = limit(), kept = reserve(have, (uint64_t)c->http_workers, what);
+    (void)c;
+    uint64_t have = limit(), kept = reserve(have, what);
     if (have == UINT64_MAX || (kept < have && in_use(have) < have - kept)) return 0;
     return cp_fail_sys(err, CP_E_LIMIT_EXCEEDED, EMFILE,
                        "too few descriptors are free (the limit of open files is %llu)", (unsigned long long)have);

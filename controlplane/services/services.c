@@ -77,6 +77,7 @@ static void close_execs(cp_services *s) {
     struct cp_execs *x = s->execs;
     if (!x) return;
     cp_timer_stop(s->loop, &x->age);
+    cp_exec_short_close(s);
     cp_timer_stop(s->loop, &x->drain);
     cp_exec_kills_close(s);
     cp_exec_orphans_close(s);

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
-import { ASAN, OFF } from '../lib/door.mjs';
+import { ASAN, FULL, OFF } from '../lib/door.mjs';
 
 const MB = 1 << 20;
 const exec = (s, command = 'echo served', more = {}) => post(s, '/api/execute', { command, sessionId: OFF, ...more });
@@ -99,4 +99,35 @@ test('X149: environment names and values: one reader for all routes, which names
       }
     }
   } finally { await m.close(); await s.stop(); }
+});
+
+// Calls that come together under a low limit of open files take turns; nothing that was lent is kept.
+const limits = FULL ? Array.from({ length: 961 }, (_, i) => 64 + i) : [64, 100, 256, 511];
+for (const n of ASAN ? limits.map(x => x + 64) : limits) test(`X140: with ${n} open files 40 plain executes are answered, and 40 more`, async () => {
+  const s = await start({ prefix: ['prlimit', `--nofile=${n}:${n}`] });
+  try {
+    const together = n < 80 ? 8 : 40; // connections that it can hold beside their commands
+    for (let round = 0; round < 2; round++) {
+      const answers = [];
+      while (answers.length < 40)
+        answers.push(...await Promise.all(Array.from({ length: together }, (_, i) => exec(s, 'echo ' + (answers.length + i)))));
+      assert.deepEqual(answers.map(r => [r.status, r.body.stdout]), answers.map((_, i) => [200, i + '\n']));
+    }
+    await until(async () => (await fetch(s.base + '/readyz')).status === 200, 'what was lent to be back');
+  } finally { await s.stop(); }
+});
+
+test('X140: where processes hold the descriptors, a call is refused, and served when they have given them back', async () => {
+  const s = await start({ prefix: ['prlimit', '--nofile=200:200'] });
+  const running = async () => (await post(s, '/api/process/start', { command: 'sleep 1000', sessionId: OFF })).status;
+  try {
+    let started = 0;
+    while (await running() === 200) assert.ok(++started < 100);
+    const r = await exec(s);
+    assert.deepEqual([r.status, r.body.code], [429, 'LIMIT_EXCEEDED']);
+    assert.equal((await fetch(s.base + '/readyz')).status, 503);
+    assert.equal((await fetch(s.base + '/api/process/kill-all', { method: 'DELETE' })).status, 200);
+    await until(async () => (await exec(s)).status === 200, 'a call to be served');
+    await until(async () => (await fetch(s.base + '/readyz')).status === 200, 'readiness');
+  } finally { await s.stop(); }
 });
