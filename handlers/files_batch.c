@@ -33,6 +33,7 @@ static void run(cp_ctx *ctx, const cp_request *req, yyjson_val *v, cp_result *re
     cp_err err = {0};
     const cp_route *route = NULL;
     cp_request one = *req;
+    one.gathered = true;
     if (read_operation(v, &route, &one.body, &err) == 0) {
         one.path = cp_str_of(route->pattern);
         if (route->sync(ctx, &one, res, &err) == 0) return;

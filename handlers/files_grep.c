@@ -52,7 +52,7 @@ static void enter_file(grep *g, int fd, const char *relative) {
 static int grep_open(cp_scan *s, cp_err *err) {
     struct stat st;
     grep *g = of(s);
-    s->walk = cp_walk_open(&s->path.where, s->hidden, err);
+    s->walk = cp_walk_open(&s->path.where, s->hidden ? CP_WALK_HIDDEN : CP_WALK_VISIBLE, err);
     if (s->walk) return 0;
     if (err->sys != ENOTDIR) return -1;
     int fd = cp_file_open(&s->path.where, &st, err);

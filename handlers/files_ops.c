@@ -1,5 +1,4 @@
-/* delete, rename, move, mkdir, list-files, exists: the reference ran rm, mv, mkdir and find; errors keep their wording.
- */
+/* delete, rename, move, mkdir, exists: the reference ran rm, mv and mkdir; errors keep their wording. */
 #include "handlers/files_impl.h"
 
 #include <errno.h>
@@ -152,79 +151,4 @@ int cp_files_rename(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *
 
 int cp_files_move(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
     return mv(ctx, req, &(mv_names){"sourcePath", "destinationPath", "file.move", "Move"}, res, err);
-}
-
-/* ---- list-files ---- */
-
-typedef struct listing {
-    cp_jw w;
-    cp_buf path; /* absolute path of the folder and a slash, then of the entry */
-    size_t base;
-    uint64_t count;
-} listing;
-
-static const char *type_word(mode_t mode) {
-    return S_ISREG(mode) ? "file" : S_ISDIR(mode) ? "directory" : S_ISLNK(mode) ? "symlink" : "other";
-}
-
-static void put_entry(void *arg, const cp_entry_info *e) {
-    listing *l = arg;
-    cp_jw *w = &l->w;
-    char mode[10], time[40];
-    cp_file_mode_text(e->st->st_mode, mode);
-    cp_file_time_text(e->st->st_mtim, time);
-    l->path.n = l->base;
-    cp_buf_addz(&l->path, e->relative);
-    cp_jw_obj(w);
-    cp_jw_kz(w, "name", e->name);
-    cp_jw_kstr(w, "absolutePath", cp_buf_str(&l->path));
-    cp_jw_kz(w, "relativePath", e->relative);
-    cp_jw_kz(w, "type", type_word(e->st->st_mode));
-    cp_jw_ki64(w, "size", e->st->st_size);
-    cp_jw_kz(w, "modifiedAt", time);
-    cp_jw_kz(w, "mode", mode);
-    cp_jw_key(w, "permissions");
-    cp_jw_obj(w);
-    cp_jw_kbool(w, "readable", e->st->st_mode & S_IRUSR);
-    cp_jw_kbool(w, "writable", e->st->st_mode & S_IWUSR);
-    cp_jw_kbool(w, "executable", e->st->st_mode & S_IXUSR);
-    cp_jw_end_obj(w);
-    cp_jw_end_obj(w);
-    l->count++;
-}
-
-static int list_failed(cp_result *res, cp_err *err, cp_str path) {
-    if (err->sys == ENOENT) return cp_files_not_found(res, "directory.list", path, "Directory not found");
-    if (err->sys != ENOTDIR) return cp_files_sdk_error(res, err, "directory.list", path, "Failed to list files in");
-    cp_fail(err, CP_E_NOT_DIRECTORY, "Path is not a directory: %.*s", (int)path.n, path.p);
-    return cp_files_error(res, err, "directory.list", path);
-}
-
-int cp_files_list(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
-    cp_files_path p;
-    bool recursive = false, hidden = false;
-    yyjson_val *options = NULL;
-    if (cp_files_path_arg(ctx, req, "path", "directory.list", &p, res) < 0) return 0;
-    if (cp_json_obj(req->body, "options", &options, err) < 0) return -1;
-    if (options && (cp_json_bool(options, "recursive", &recursive, err) < 0 ||
-                    cp_json_bool(options, "includeHidden", &hidden, err) < 0))
-        return -1;
-    listing l = {.w = cp_success_begin(res)};
-    cp_jw_kstr(&l.w, "path", p.given);
-    cp_jw_key(&l.w, "files");
-    cp_jw_arr(&l.w);
-    cp_buf_addz(&l.path, p.where.full);
-    while (l.path.n && l.path.p[l.path.n - 1] == '/') l.path.n--;
-    cp_buf_addc(&l.path, '/');
-    l.base = l.path.n;
-    int rc = cp_file_list(&p.where, recursive, hidden, put_entry, &l, err);
-    cp_buf_free(&l.path);
-    if (rc < 0) {
-        cp_result_free(res);
-        return list_failed(res, err, p.given);
-    }
-    cp_jw_end_arr(&l.w);
-    cp_jw_ku64(&l.w, "count", l.count);
-    cp_success_end(&l.w);
-    return 0;
 }

@@ -5,7 +5,7 @@
 #include "handlers/files_scan.h"
 
 static int search_open(cp_scan *s, cp_err *err) {
-    s->walk = cp_walk_open(&s->path.where, s->hidden, err);
+    s->walk = cp_walk_open(&s->path.where, s->hidden ? CP_WALK_HIDDEN : CP_WALK_VISIBLE, err);
     return s->walk ? 0 : -1;
 }
 

@@ -42,6 +42,7 @@ typedef struct cp_request {
     const cp_err *body_err; /* set when the body is missing or not JSON: the router turns it into the route's error */
     cp_str params[CP_MAX_PARAMS]; /* {id} captures, not URL-decoded */
     bool mux;                     /* came over the multiplexed WebSocket */
+    bool gathered;                /* the answer goes into another: no file and no source, the body is all */
     uint8_t priority;             /* 0..7, 3 by default */
     uint64_t deadline_ms;         /* relative, 0 none */
     bool kill_on_disconnect;      /* onDisconnect: "kill" */

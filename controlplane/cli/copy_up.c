@@ -161,7 +161,7 @@ static int close_folders(folder *f) {
 static uint64_t size_of(const cp_where *w) {
     cp_walk_entry e;
     uint64_t size = 0;
-    cp_walk *walk = cp_walk_open(w, true, NULL);
+    cp_walk *walk = cp_walk_open(w, CP_WALK_HIDDEN, NULL);
     while (walk && cp_walk_next(walk, &e))
         if (S_ISREG(e.st.st_mode)) size += (uint64_t)e.st.st_size;
     cp_walk_close(walk);
@@ -172,7 +172,7 @@ static int walk_folder(folder *f, const cp_where *w) {
     cp_walk_entry e;
     cp_err err;
     int rc = CLI_OK;
-    cp_walk *walk = cp_walk_open(w, true, &err);
+    cp_walk *walk = cp_walk_open(w, CP_WALK_HIDDEN, &err);
     if (!walk) return cli_fail("%s: %s", f->local, err.msg);
     while (!rc && cp_walk_next(walk, &e)) {
         rc = put_entry(f, &e);

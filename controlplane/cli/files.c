@@ -155,7 +155,9 @@ static int ls_one(cli *c, const char *path, bool titled) {
     conflux_error err;
     if (cli_check_utf8("the path", path) || !cli_client(c)) return CLI_FAILED;
     ls_body(c, path, &body);
-    conflux_request rq = {.path = "/api/list-files", .body = body.p, .body_len = body.n, .idempotent = 1};
+    /* Over HTTP a list may have any length. */
+    conflux_request rq = {
+        .path = "/api/list-files", .body = body.p, .body_len = body.n, .idempotent = 1, .over_http = 1};
     if (cli_try(c, &rq, &a, &err) < 0)
         return strcmp(err.code, "NOT_DIRECTORY") == 0 ? ls_file(c, path) : cli_report(c, &err);
     if (c->json) return cli_out_answer(&a);

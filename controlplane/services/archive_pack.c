@@ -113,7 +113,7 @@ static int fill(cp_pack *p, cp_err *err) {
 cp_pack *cp_pack_open(const cp_where *w, bool gzip, cp_err *err) {
     struct stat st;
     cp_autofd int fd = -1;
-    cp_walk *walk = cp_walk_open(w, true, err);
+    cp_walk *walk = cp_walk_open(w, CP_WALK_HIDDEN, err);
     if (!walk && (err->sys != ENOTDIR || (fd = cp_file_open(w, &st, err)) < 0)) return NULL;
     cp_pack *p = cp_new(cp_pack);
     p->walk = walk;

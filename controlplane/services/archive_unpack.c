@@ -17,6 +17,8 @@
 #include <zlib.h>
 
 #include "services/files_impl.h"
+#include "services/files_walk.h"
+#include "services/files_way.h"
 #include "services/tar.h"
 
 enum { INFLATED = 64 * 1024, ANY_WINDOW = 15 + 16 };
@@ -28,9 +30,8 @@ struct cp_unpack {
     cp_untar tar;
 
     /* the entry */
-    int dir; /* its folder */
-    unsigned depth;
-    char dir_path[CP_PATH_MAX]; /* of that, below the root: many entries follow each other in one folder */
+    cp_way way; /* to its folder: the next entry is near it, mostly */
+    cp_buf dir; /* its folder below the root, as text: "a/b/" */
     char name[CP_NAME_MAX + 1];
     char temp[40]; /* "": none */
     int fd;
@@ -68,13 +69,14 @@ static int enter(const cp_unpack *u, int at, const char *name, bool make, cp_err
     return failed(u, "open", err);
 }
 
-/* Splits a path from the archive: the folder's text without "." and double slashes into dir, the last name into name
+/* Splits a path from the archive: the folder's names into dir, each with a slash behind it, the last name into name
  * ("" for the root itself). Checks what can be checked by text. */
-static int split(const cp_unpack *u, const char *path, char dir[CP_PATH_MAX], char name[CP_NAME_MAX + 1], cp_err *err) {
-    size_t n = 0;
+static int split(const cp_unpack *u, const char *path, cp_buf *dir, char name[CP_NAME_MAX + 1], cp_err *err) {
+    enum { LONGEST = CP_WALK_PATH_MAX + CP_NAME_MAX + 2 }; /* as a walk tells it, with a slash at its end */
     if (*path == '/') return unsafe(u, "The path is absolute", err);
-    if (strlen(path) >= CP_PATH_MAX) return cp_file_fail(err, ENAMETOOLONG, "open", u->shown);
-    dir[0] = name[0] = 0;
+    if (strlen(path) > LONGEST) return cp_file_fail(err, ENAMETOOLONG, "open", u->shown);
+    cp_buf_clear(dir);
+    name[0] = 0;
     for (const char *p = path; *p;) {
         size_t len = strcspn(p, "/");
         cp_str part = {p, len};
@@ -82,62 +84,70 @@ static int split(const cp_unpack *u, const char *path, char dir[CP_PATH_MAX], ch
         if (len == 0 || cp_str_is(part, ".")) continue;
         if (cp_str_is(part, "..")) return unsafe(u, "The path has a .. in it", err);
         if (len > CP_NAME_MAX) return cp_file_fail(err, ENAMETOOLONG, "open", u->shown);
-        if (*name) n += (size_t)snprintf(dir + n, CP_PATH_MAX - n, "%s%s", n ? "/" : "", name);
+        if (*name) cp_buf_addf(dir, "%s/", name);
         memcpy(name, part.p, len);
         name[len] = 0;
     }
     return 0;
 }
 
-/* The folder with this text below the root; O_PATH, the caller's. */
-static int find_dir(const cp_unpack *u, const char *dir, bool make, unsigned *depth, cp_err *err) {
-    char part[CP_NAME_MAX + 1];
-    cp_autofd int at = fcntl(u->root, F_DUPFD_CLOEXEC, 3);
-    *depth = 0;
-    if (at < 0) return failed(u, "open", err);
-    for (const char *p = dir; *p; ++*depth) {
-        size_t len = strcspn(p, "/");
-        memcpy(part, p, len);
-        part[len] = 0;
-        p += len + (p[len] == '/');
-        int next = enter(u, at, part, make, err);
-        if (next < 0) return -1;
-        cp_close(&at);
-        at = next;
+/* From the root, or on from where the last entry was. */
+static int begin_way(cp_unpack *u, cp_str dir, cp_err *err) {
+    while (u->way.n > 1) {
+        cp_str here = {u->way.path.p, cp_way_last(&u->way)->path};
+        if (cp_str_starts(dir, here)) return 0;
+        if (cp_way_up(&u->way) < 0) break; /* somebody has moved it */
     }
-    return cp_take_fd(&at);
+    if (u->way.n == 1) return 0;
+    cp_way_end(&u->way);
+    u->way.flags = O_PATH;
+    return cp_way_down(&u->way, fcntl(u->root, F_DUPFD_CLOEXEC, 3)) < 0 ? failed(u, "open", err) : 0;
 }
 
+/* Goes to the folder with this text below the root; its descriptor, the way's, or -1. */
+static int go_to(cp_unpack *u, const cp_buf *dir, bool make, cp_err *err) {
+    char part[CP_NAME_MAX + 1];
+    if (begin_way(u, cp_buf_str(dir), err) < 0) return -1;
+    for (size_t at = cp_way_last(&u->way)->path; at < dir->n;) {
+        size_t len = (size_t)((char *)memchr(dir->p + at, '/', dir->n - at) - (dir->p + at));
+        memcpy(part, dir->p + at, len);
+        part[len] = 0;
+        at += len + 1;
+        int next = enter(u, cp_way_last(&u->way)->fd, part, make, err);
+        if (next < 0) return -1;
+        cp_way_name(&u->way, part);
+        if (cp_way_down(&u->way, next) < 0) return failed(u, "open", err);
+    }
+    return cp_way_last(&u->way)->fd;
+}
+
+static int here(const cp_unpack *u) { return cp_way_last(&u->way)->fd; }
+
 static int locate(cp_unpack *u, const char *path, cp_err *err) {
-    char dir[CP_PATH_MAX];
-    if (split(u, path, dir, u->name, err) < 0) return -1;
-    if (u->dir >= 0 && strcmp(dir, u->dir_path) == 0) return 0;
-    cp_close(&u->dir);
-    u->dir = find_dir(u, dir, true, &u->depth, err);
-    snprintf(u->dir_path, sizeof u->dir_path, "%s", dir);
-    return u->dir < 0 ? -1 : 0;
+    if (split(u, path, &u->dir, u->name, err) < 0) return -1;
+    return go_to(u, &u->dir, true, err) < 0 ? -1 : 0;
 }
 
 /* ---- entries ---- */
 
 static int publish(cp_unpack *u, cp_err *err) {
-    if (renameat(u->dir, u->temp, u->dir, u->name) < 0) return failed(u, "rename", err);
-    unlinkat(u->dir, u->temp, 0); /* two names of one file: rename has done nothing */
+    if (renameat(here(u), u->temp, here(u), u->name) < 0) return failed(u, "rename", err);
+    unlinkat(here(u), u->temp, 0); /* two names of one file: rename has done nothing */
     u->temp[0] = 0;
     return 0;
 }
 
 static int begin_file(cp_unpack *u, cp_err *err) {
-    u->fd = openat(u->dir, u->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    u->fd = openat(here(u), u->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     return u->fd < 0 ? failed(u, "open", err) : 0;
 }
 
 static int make_dir(cp_unpack *u, cp_err *err) {
     u->temp[0] = 0;
     /* For us to fill it in any case. */
-    if (mkdirat(u->dir, u->name, (u->mode & 0777) | 0700) == 0) return 0;
+    if (mkdirat(here(u), u->name, (u->mode & 0777) | 0700) == 0) return 0;
     if (errno != EEXIST) return failed(u, "mkdir", err);
-    cp_autofd int there = enter(u, u->dir, u->name, false, err);
+    cp_autofd int there = enter(u, here(u), u->name, false, err);
     return there < 0 ? -1 : 0;
 }
 
@@ -157,21 +167,25 @@ bool cp_unpack_link_inside(const char *target, unsigned depth) {
 }
 
 static int make_symlink(cp_unpack *u, const char *target, cp_err *err) {
-    if (!cp_unpack_link_inside(target, u->depth)) return unsafe(u, "The link may lead out of the folder", err);
-    if (symlinkat(target, u->dir, u->temp) < 0) return failed(u, "symlink", err);
+    if (!cp_unpack_link_inside(target, (unsigned)u->way.n - 1))
+        return unsafe(u, "The link may lead out of the folder", err);
+    if (symlinkat(target, here(u), u->temp) < 0) return failed(u, "symlink", err);
     return publish(u, err);
 }
 
+/* The way leads to the file first, then to where its new name is to be. */
 static int make_hardlink(cp_unpack *u, const char *target, cp_err *err) {
-    char dir[CP_PATH_MAX], name[CP_NAME_MAX + 1];
-    unsigned depth;
+    cp_autobuf cp_buf dir = {0};
+    char name[CP_NAME_MAX + 1];
     struct stat st;
-    if (split(u, target, dir, name, err) < 0) return -1;
-    cp_autofd int from = find_dir(u, dir, false, &depth, err);
-    if (from < 0) return -1;
+    if (split(u, target, &dir, name, err) < 0) return -1;
+    int at = go_to(u, &dir, false, err);
+    cp_autofd int from = at < 0 ? -1 : fcntl(at, F_DUPFD_CLOEXEC, 3);
+    if (at < 0 || from < 0) return at < 0 ? -1 : failed(u, "link", err);
     if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return failed(u, "link", err);
     if (!S_ISREG(st.st_mode)) return unsafe(u, "The link leads to something that is no file", err);
-    if (linkat(from, name, u->dir, u->temp, 0) < 0) return failed(u, "link", err);
+    if (go_to(u, &u->dir, true, err) < 0) return -1;
+    if (linkat(from, name, here(u), u->temp, 0) < 0) return failed(u, "link", err);
     return publish(u, err);
 }
 
@@ -232,7 +246,7 @@ cp_unpack *cp_unpack_open(const cp_where *w, const cp_unpack_limits *limits, cp_
     u->tar = (cp_untar){.ops = &ops, .arg = u};
     u->limits = *limits;
     u->root = cp_take_fd(&root);
-    u->dir = u->fd = -1;
+    u->fd = -1;
     return u;
 }
 
@@ -287,11 +301,12 @@ int cp_unpack_finish(cp_unpack *u, cp_unpack_report *report, cp_err *err) {
 
 void cp_unpack_close(cp_unpack *u) {
     if (!u) return;
-    if (u->temp[0] && u->dir >= 0) unlinkat(u->dir, u->temp, 0);
+    if (u->temp[0] && u->way.n) unlinkat(here(u), u->temp, 0);
     if (u->gzip) inflateEnd(&u->z);
     cp_untar_free(&u->tar);
     cp_close(&u->fd);
-    cp_close(&u->dir);
+    cp_way_end(&u->way);
+    cp_buf_free(&u->dir);
     cp_close(&u->root);
     free(u->inflated);
     free(u);

@@ -88,17 +88,6 @@ int cp_file_copy(const cp_where *from, const cp_where *to, const cp_copy_spec *s
 
 /* ---- looking ---- */
 
-typedef struct cp_entry_info {
-    const char *name;      /* last component */
-    const char *relative;  /* below the folder that is listed */
-    const struct stat *st; /* of the link itself */
-} cp_entry_info;
-typedef void cp_list_fn(void *arg, const cp_entry_info *entry);
-/* Calls fn for each entry in the order of the folder, parents before their content; hidden names are left out unless
- * asked for, but what is in hidden folders is not. Links are not followed below the folder itself. Folders that cannot
- * be read are passed over. FILE_NOT_FOUND, NOT_DIRECTORY. */
-int cp_file_list(const cp_where *w, bool recursive, bool hidden, cp_list_fn *fn, void *arg, cp_err *err);
-
 int cp_file_stat(const cp_where *w, bool follow, struct stat *st, cp_buf *target, cp_err *err); /* target of a link */
 int cp_file_chmod(const cp_where *w, mode_t mode, bool recursive, cp_err *err);
 int cp_file_chown(const cp_where *w, int64_t uid, int64_t gid, bool recursive, cp_err *err); /* -1: as it is */

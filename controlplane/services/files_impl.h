@@ -11,8 +11,6 @@ struct cp_files {
     char *root_alias; /* as it was configured */
 };
 
-enum { CP_TREE_DEPTH = 512 }; /* one descriptor each */
-
 /* openat2 beneath the root, or plain openat. The fd, or -1 with errno (EXDEV: outside). Never gets a controlling
  * terminal. */
 int cp_where_open(const cp_where *w, const char *path, int flags, mode_t mode);
@@ -30,7 +28,6 @@ typedef struct cp_tree_copy {
     bool preserve;  /* owner, times and all mode bits: a move */
     bool overwrite; /* replace files, merge folders */
     uint64_t bytes;
-    unsigned depth;
 } cp_tree_copy;
 int cp_tree_copy_to(cp_tree_copy *c, int from, const char *from_name, int to, const char *to_name);
 /* Is the folder dir inside the folder that st describes (or that folder)? 1, 0, -1 with errno. */

@@ -1,6 +1,8 @@
 /* stat, chmod, chown. */
 #include "services/files_impl.h"
 
+#include "services/files_walk.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -45,29 +47,23 @@ static int apply_chmod(const change *c, int dir, const char *name, const struct 
 }
 
 /* Content first: the change may take away the right to enter. */
-static int change_tree(const change *c, int dir, const char *name, const struct stat *st, unsigned depth) {
-    if (S_ISDIR(st->st_mode)) {
-        if (depth == CP_TREE_DEPTH) return errno = ELOOP, -1;
-        cp_autodir DIR *d = cp_dir_open(dir, name);
-        if (!d) return -1;
-        for (struct dirent *e; (e = cp_dir_next(d));) {
-            struct stat sub;
-            if (fstatat(dirfd(d), e->d_name, &sub, AT_SYMLINK_NOFOLLOW) < 0) {
-                if (errno == ENOENT) continue; /* gone in the meantime */
-                return -1;
-            }
-            if (change_tree(c, dirfd(d), e->d_name, &sub, depth + 1) < 0) return -1;
-        }
-        if (depth == 0) return c->apply(c, dir, "", st);
+static int change_tree(const change *c, int dir, const struct stat *st) {
+    cp_walk_entry e;
+    cp_autowalk cp_walk *walk = cp_walk_at(dir, ".");
+    if (!walk) return -1;
+    while (cp_walk_next(walk, &e)) {
+        if (S_ISDIR(e.st.st_mode) && !e.left) continue;
+        if (c->apply(c, e.dir, e.name, &e.st) < 0 && errno != ENOENT) return -1; /* gone in the meantime */
     }
-    return c->apply(c, dir, name, st);
+    if (cp_walk_failed(walk)) return errno = cp_walk_failed(walk), -1;
+    return c->apply(c, dir, "", st);
 }
 
 static int change_at(const cp_where *w, const change *c, bool recursive, const char *call, cp_err *err) {
     struct stat st;
     cp_autofd int fd = cp_where_open(w, w->path, O_PATH, 0);
     if (fd < 0 || fstat(fd, &st) < 0) return cp_file_fail(err, errno, call, w->full);
-    int rc = recursive && S_ISDIR(st.st_mode) ? change_tree(c, fd, ".", &st, 0) : c->apply(c, fd, "", &st);
+    int rc = recursive && S_ISDIR(st.st_mode) ? change_tree(c, fd, &st) : c->apply(c, fd, "", &st);
     return rc < 0 ? cp_file_fail(err, errno, call, w->full) : 0;
 }
 

@@ -1,6 +1,10 @@
-/* Whole trees: removing and copying. One descriptor for each level, every name taken without following links, so that
- * an exchange in the meantime cannot lead out of the tree. */
+/* Whole trees: removing and copying. Every name is taken from its folder's descriptor without following links, so that
+ * an exchange in the meantime cannot lead out of the tree. A copy goes down two ways at once: the walk's, and one of
+ * its own through what it makes. */
 #include "services/files_impl.h"
+#include "services/files_walk.h"
+#include "services/files_way.h"
+#include "services/watch_glob.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,25 +30,19 @@ struct dirent *cp_dir_next(DIR *d) {
     return e;
 }
 
-static int remove_at(int dir, const char *name, unsigned depth);
-
-static int remove_content(int dir, const char *name, unsigned depth) {
-    cp_autodir DIR *d = cp_dir_open(dir, name);
-    if (!d) return -1;
-    for (struct dirent *e; (e = cp_dir_next(d));)
-        if (remove_at(dirfd(d), e->d_name, depth + 1) < 0) return -1;
-    return 0;
-}
-
-static int remove_at(int dir, const char *name, unsigned depth) {
+int cp_tree_remove(int dir, const char *name) {
+    cp_walk_entry e;
     if (unlinkat(dir, name, 0) == 0) return 0;
     if (errno != EISDIR && errno != EPERM) return -1;
-    if (depth == CP_TREE_DEPTH) return errno = ELOOP, -1;
-    if (remove_content(dir, name, depth) < 0) return -1;
+    cp_autowalk cp_walk *walk = cp_walk_at(dir, name);
+    if (!walk) return -1;
+    while (cp_walk_next(walk, &e)) {
+        if (S_ISDIR(e.st.st_mode) && !e.left) continue; /* its content first */
+        if (unlinkat(e.dir, e.name, e.left ? AT_REMOVEDIR : 0) < 0 && errno != ENOENT) return -1;
+    }
+    if (cp_walk_failed(walk)) return errno = cp_walk_failed(walk), -1;
     return unlinkat(dir, name, AT_REMOVEDIR);
 }
-
-int cp_tree_remove(int dir, const char *name) { return remove_at(dir, name, 0); }
 
 int cp_tree_inside(int dir, const struct stat *st) {
     cp_autofd int at = fcntl(dir, F_DUPFD_CLOEXEC, 3);
@@ -164,27 +162,59 @@ undo:;
     return errno = sys, -1;
 }
 
-static int copy_dir(cp_tree_copy *c, int from, const char *from_name, int to, const char *to_name) {
-    struct stat st;
-    if (c->depth == CP_TREE_DEPTH) return errno = ELOOP, -1;
-    cp_autodir DIR *in = cp_dir_open(from, from_name);
-    if (!in || fstat(dirfd(in), &st) < 0) return -1;
-    bool made = mkdirat(to, to_name, 0700) == 0;
+static int copy_entry(cp_tree_copy *c, int from, const char *from_name, const struct stat *st, int to,
+                      const char *to_name) {
+    if (S_ISREG(st->st_mode)) return copy_file(c, from, from_name, to, to_name);
+    return copy_node(c, from, from_name, st, to, to_name);
+}
+
+/* ---- folders ---- */
+
+/* Makes the folder (to, name), or goes on with the one that is there, one level further down the way. */
+static int enter_copy(const cp_tree_copy *c, cp_way *way, int to, const char *name) {
+    bool made = mkdirat(to, name, 0700) == 0;
     if (!made && !(errno == EEXIST && c->overwrite)) return -1;
-    cp_autofd int out = openat(to, to_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (out < 0) return -1;
-    c->depth++;
-    for (struct dirent *e; (e = cp_dir_next(in));)
-        if (cp_tree_copy_to(c, dirfd(in), e->d_name, out, e->d_name) < 0) return -1;
-    c->depth--;
-    if (c->preserve) return dress(c, out, &st);
-    return made ? fchmod(out, st.st_mode & 0777) : 0;
+    if (cp_way_down(way, openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0) return -1;
+    cp_way_last(way)->mark = made;
+    return 0;
+}
+
+/* st: of the folder that the last one on the way is the copy of. */
+static int finish_copy(const cp_tree_copy *c, const cp_way *way, const struct stat *st) {
+    const cp_way_level *l = cp_way_last(way);
+    if (c->preserve) return dress(c, l->fd, st);
+    return l->mark ? fchmod(l->fd, st->st_mode & 0777) : 0;
+}
+
+static int copy_told(cp_tree_copy *c, cp_walk *walk, const cp_walk_entry *e, cp_way *way) {
+    const cp_way_level *first = &way->v[0], *last = cp_way_last(way);
+    if (e->left) return finish_copy(c, way, &e->st) < 0 ? -1 : cp_way_up(way);
+    if (cp_watch_staged(cp_str_of(e->name))) { /* what is being written is not there yet, nor is it the client's */
+        cp_walk_pass(walk);
+        return 0;
+    }
+    if (!S_ISDIR(e->st.st_mode)) return copy_entry(c, e->dir, e->name, &e->st, last->fd, e->name);
+    /* The copy has been moved into what is copied: there would be no end. */
+    if (e->st.st_dev == first->dev && e->st.st_ino == first->ino) return errno = EINVAL, -1;
+    cp_way_name(way, e->name);
+    return enter_copy(c, way, last->fd, e->name);
+}
+
+static int copy_dir(cp_tree_copy *c, int from, const char *from_name, const struct stat *st, int to,
+                    const char *to_name) {
+    cp_walk_entry e;
+    cp_autoway cp_way way = {0};
+    cp_autowalk cp_walk *walk = cp_walk_at(from, from_name);
+    if (!walk || enter_copy(c, &way, to, to_name) < 0) return -1;
+    while (cp_walk_next(walk, &e))
+        if (copy_told(c, walk, &e, &way) < 0) return -1;
+    if (cp_walk_failed(walk)) return errno = cp_walk_failed(walk), -1;
+    return finish_copy(c, &way, st);
 }
 
 int cp_tree_copy_to(cp_tree_copy *c, int from, const char *from_name, int to, const char *to_name) {
     struct stat st;
     if (fstatat(from, from_name, &st, AT_SYMLINK_NOFOLLOW) < 0) return -1;
-    if (S_ISDIR(st.st_mode)) return copy_dir(c, from, from_name, to, to_name);
-    if (S_ISREG(st.st_mode)) return copy_file(c, from, from_name, to, to_name);
-    return copy_node(c, from, from_name, &st, to, to_name);
+    if (S_ISDIR(st.st_mode)) return copy_dir(c, from, from_name, &st, to, to_name);
+    return copy_entry(c, from, from_name, &st, to, to_name);
 }

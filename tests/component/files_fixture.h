@@ -76,6 +76,17 @@ static inline const cp_route *fx_route(cp_method method, const char *path) {
     return NULL;
 }
 
+/* A body that would be made while it is sent. */
+static inline void fx_drain(void) {
+    cp_body_source *b = cp_take(fx.res.source);
+    char piece[4096];
+    for (ssize_t n; b && (n = b->read(b, piece, sizeof piece)) != 0;) {
+        assert_true(n > 0);
+        cp_buf_add(&fx.res.body, piece, (size_t)n);
+    }
+    if (b) b->close(b);
+}
+
 /* Serves req; the status. The body is in fx.res, parsed in fx.doc where it is JSON. */
 static inline int fx_serve(const cp_route *route, const cp_request *req) {
     cp_err err = {0};
@@ -84,6 +95,7 @@ static inline int fx_serve(const cp_route *route, const cp_request *req) {
         cp_result_free(&fx.res);
         cp_error_result(&fx.res, &err, err.code == CP_E_VALIDATION_FAILED ? NULL : route->op, (cp_str){0});
     }
+    if (!fx.res.type && fx.res.source) fx_drain();
     if (!fx.res.type && fx.res.body.n) {
         fx.doc = yyjson_read(fx.res.body.p, fx.res.body.n, 0);
         assert_non_null(fx.doc);

@@ -8,6 +8,7 @@ const PIECE = 4 << 20;
 // Unique, not secret: `crypto` is missing in Node 18 and on pages without TLS.
 const uniqueId = () =>
   `up-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}${Math.random().toString(36).slice(2)}`;
+const LIST_PART = 10000; // entries
 const QUIET = { idle: 0 }; // silence is no fault of these streams
 
 export class Files {
@@ -124,13 +125,15 @@ export class Files {
 
   async listFiles(path, options) {
     const [control, { recursive, includeHidden, ...rest }] = split(options);
-    return (
-      await this.#calls.post(
-        '/api/list-files',
-        this.scoped({ path, options: { recursive, includeHidden }, ...rest }),
-        control,
-      )
-    ).files;
+    const files = [];
+    // In parts: as one message a long list would be refused.
+    for (let after; ; ) {
+      const asked = { recursive, includeHidden, limit: LIST_PART, after };
+      const part = await this.#calls.post('/api/list-files', this.scoped({ path, options: asked, ...rest }), control);
+      for (const file of part.files) files.push(file);
+      if (!part.truncated) return files;
+      after = part.next;
+    }
   }
 
   // ---- many at once ----

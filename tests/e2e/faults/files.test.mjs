@@ -1,0 +1,131 @@
+// Trees and folders that are deeper, longer or more than was thought of.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
+import http from 'node:http';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after } from 'node:test';
+import { ASAN, OFF, group, memory } from '../lib/door.mjs';
+import { serverPid } from '../lib/server.mjs';
+
+const DEEP = 3000;
+// Trees like these take a disk its time.
+const fast = await mkdtemp('/dev/shm/conflux-faults-').catch(() => mkdtemp(path.join(tmpdir(), 'conflux-faults-')));
+after(() => clear(fast));
+// By names from one folder to the next, since the whole path is longer than the kernel takes.
+const grow = (root, depth) => execFileSync(process.execPath, ['-e',
+  'const fs = require("fs"); for (let i = 0; i < +process.argv[1]; i++) { fs.mkdirSync("d"); process.chdir("d"); } fs.writeFileSync("end", "deep");', depth], { cwd: root });
+// Node's own rm takes whole paths, too.
+const clear = (...paths) => execFileSync('rm', ['-rf', ...paths]);
+const count = root => Number(execFileSync('sh', ['-c', 'find . -mindepth 1 | wc -l'], { cwd: root }));
+
+group('deep trees', { workspace: fast }, ({ both, plain }) => {
+  both('X01', `a tree of ${DEEP.toLocaleString('en')} nested folders can be listed, changed, copied, searched and moved`, async (d, s) => {
+    const root = `${s.workspace}/${d.name}`, tree = `${root}/t`, copy = `${root}/copy`;
+    await mkdir(tree, { recursive: true });
+    grow(tree, DEEP);
+    const ok = async (route, body) => {
+      const r = await d.post(route, { sessionId: OFF, ...body });
+      assert.equal(r.status, 200, `${route}: ${JSON.stringify(r.body).slice(0, 500)}`);
+      return r.body;
+    };
+    const l = await ok('/api/list-files', { path: tree, options: { recursive: true } });
+    assert.deepEqual([l.count, l.skipped], [DEEP + 1, undefined]);
+    assert.equal(l.files.at(-1).relativePath, 'd/'.repeat(DEEP) + 'end');
+    await ok('/api/files/chmod', { path: tree, mode: '0700', recursive: true });
+    await ok('/api/files/chown', { path: tree, uid: process.getuid(), recursive: true });
+    assert.equal((await ok('/api/files/copy', { source: tree, destination: copy, recursive: true })).bytes, 4);
+    assert.equal(count(copy), DEEP + 1);
+    const found = d.stream('/api/files/search', { path: copy, glob: 'end' });
+    await found.done;
+    assert.deepEqual(found.events.map(e => [e.type, e.relativePath, e.skipped]), [['match', 'd/'.repeat(DEEP) + 'end', undefined], ['complete', undefined, 0]]);
+    const lines = d.stream('/api/files/grep', { path: copy, pattern: 'deep' });
+    await lines.done;
+    assert.deepEqual(lines.events.map(e => e.type), ['match', 'complete']);
+    clear(tree, copy);
+    // To another file system: copied and removed.
+    const there = path.join(s.dir, `there-${d.name}`);
+    await mkdir(tree);
+    grow(tree, DEEP / 5);
+    await ok('/api/move', { sourcePath: tree, destinationPath: there });
+    assert.equal(count(there), DEEP / 5 + 1);
+    assert.deepEqual(await readdir(root), []);
+    assert.equal((await d.exec('echo alive')).body.stdout, 'alive\n');
+  });
+
+  plain('X01', 'an archive of a deep tree is unpacked again', async s => {
+    const tree = `${s.workspace}/packed`, back = `${s.workspace}/unpacked`;
+    const url = p => `${s.base}/api/files/archive?path=${encodeURIComponent(p)}`;
+    await mkdir(tree);
+    grow(tree, DEEP);
+    const packed = await (await fetch(url(tree), { headers: { 'Accept-Encoding': 'identity' } })).arrayBuffer();
+    const r = await fetch(url(back), { method: 'PUT', body: packed });
+    assert.equal(r.status, 200, await r.text());
+    assert.equal(count(back), DEEP + 1);
+    clear(tree, back);
+  });
+});
+
+// Each entry of the answer is long, because the folder's path is.
+async function longFolder(root, n) {
+  const deep = path.join(root, ...Array(14).fill('x'.repeat(250)));
+  await mkdir(deep, { recursive: true });
+  execFileSync('sh', ['-c', `seq ${n} | xargs touch`], { cwd: deep });
+  return deep;
+}
+const MANY = 10000;
+
+group('long lists', { workspace: path.join(fast, 'lists') }, ({ both, plain }) => {
+  both('X38', 'a long list is whole over HTTP, refused where it would be one message, and there in parts', async (d, s) => {
+    const deep = await longFolder(`${s.workspace}/${d.name}`, MANY);
+    const whole = await d.post('/api/list-files', { path: deep });
+    if (d.name === 'http') assert.deepEqual([whole.status, whole.body.count, whole.body.files.length], [200, MANY, MANY]);
+    else assert.deepEqual([whole.status, whole.body.code, /options\.limit/.test(whole.body.message)], [413, 'PAYLOAD_TOO_LARGE', true]);
+    const batch = await d.post('/api/files/batch', { operations: [{ path: '/api/list-files', body: { path: deep } }, { path: '/api/exists', body: { path: deep } }] });
+    assert.deepEqual(batch.body.results.map(r => r.status), [413, 200]);
+    const names = new Set();
+    let next, pages = 0;
+    do {
+      const r = await d.post('/api/list-files', { path: deep, options: { limit: 9999, ...next && { after: next } } });
+      assert.equal(r.status, 200);
+      for (const f of r.body.files) names.add(f.name);
+      assert.equal(r.body.truncated, r.body.next !== undefined);
+      next = r.body.next;
+      pages++;
+    } while (next);
+    assert.deepEqual([names.size, pages], [MANY, 2]);
+    await rm(`${s.workspace}/${d.name}`, { recursive: true });
+  });
+
+  both('X38', 'the list of an ordinary folder is as it was', async (d, s) => {
+    const root = `${s.workspace}/plain-${d.name}`;
+    await mkdir(`${root}/sub`, { recursive: true });
+    const r = await d.post('/api/list-files', { path: root });
+    assert.deepEqual([Object.keys(r.body), Object.keys(r.body.files[0])],
+      [['success', 'path', 'files', 'count', 'timestamp'], ['name', 'absolutePath', 'relativePath', 'type', 'size', 'modifiedAt', 'mode', 'permissions']]);
+    for (const [options, field] of [[{ limit: 0 }, 'limit'], [{ after: 'x' }, 'after']]) {
+      const bad = await d.post('/api/list-files', { path: root, options });
+      assert.deepEqual([bad.status, bad.body.code, bad.body.message.startsWith(field)], [400, 'VALIDATION_FAILED', true]);
+    }
+  });
+
+  plain('X38', 'clients that do not read a long list cost the server nothing', async s => {
+    const deep = await longFolder(`${s.workspace}/unread`, MANY), clients = 12;
+    const body = JSON.stringify({ path: deep });
+    const pid = await serverPid(s), before = await memory(pid);
+    const asked = await Promise.all(Array.from({ length: clients }, async () => {
+      const req = http.request(`${s.base}/api/list-files`, { method: 'POST', agent: false, headers: { 'Content-Type': 'application/json', 'Content-Length': body.length } });
+      req.on('error', () => {});
+      req.end(body);
+      const [res] = await once(req, 'response');
+      res.pause();
+      return [req, res];
+    }));
+    assert.deepEqual([...new Set(asked.map(([, res]) => res.statusCode))], [200]);
+    const grown = await memory(pid) - before; // one alone would be 40 MiB
+    for (const [req] of asked) req.destroy();
+    if (!ASAN) assert.ok(grown < 40, `${grown} MiB more`);
+  });
+});
