@@ -59,6 +59,7 @@ int cp_scan_begin(cp_scan *s, const cp_scan_ops *ops, cp_ctx *ctx, const cp_requ
     s->ops = ops;
     s->ctx = ctx;
     s->reply = reply;
+    s->client = req->client;
     s->limit = DEFAULT_LIMIT;
     int64_t most = ctx->config->max_scans;
     bool room = ctx->scans++ < most;
@@ -131,7 +132,7 @@ static void scan_done(cp_work *work);
 
 static void work_on(cp_scan *s) {
     s->working = true;
-    cp_workers_submit(s->ctx->workers, &s->work, scan_run, scan_done);
+    cp_workers_submit_to(s->ctx->workers, CP_LANE_FILES, s->client, &s->work, scan_run, scan_done);
 }
 
 static cp_pull scan_pull(cp_source *src, size_t budget, cp_event *ev) {
@@ -159,7 +160,7 @@ static void scan_close(cp_source *src, cp_end why, bool kill) {
     s->closed = true;
     s->src.wake = NULL;
     atomic_store(&s->stop, true);
-    if (!s->working) scan_free(s);
+    if (!s->working || cp_workers_withdraw(&s->work)) scan_free(s);
 }
 
 static bool scan_cancel(cp_reply *reply, cp_end why, bool kill) {

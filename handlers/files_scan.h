@@ -24,6 +24,7 @@ struct cp_scan {
     cp_source src;
     cp_work work;
     cp_ctx *ctx;
+    uint64_t client;
     cp_reply *reply; /* until the first job has ended; NULL also when the client has gone */
     cp_files_path path;
     char *given; /* owned: what path.given points to */

@@ -28,6 +28,7 @@ typedef struct file_stream {
     cp_source src;
     cp_work work;
     cp_workers *workers;
+    uint64_t client;
     cp_files_path path;
     char *given; /* owned: what path.given points to */
 
@@ -107,7 +108,7 @@ static void read_more(file_stream *s) {
     if (s->reading || s->eof || s->err.code || s->ready == SLOTS) return;
     s->reading = true;
     s->filling = &s->slots[(s->head + s->ready) % SLOTS];
-    cp_workers_submit(s->workers, &s->work, read_run, read_done);
+    cp_workers_submit_to(s->workers, CP_LANE_FILES, s->client, &s->work, read_run, read_done);
 }
 
 static void read_done(cp_work *w) {
@@ -214,7 +215,7 @@ static void stream_close(cp_source *src, cp_end why, bool kill) {
     file_stream *s = CP_CONTAINER(src, file_stream, src);
     s->closed = true;
     s->src.wake = NULL;
-    if (!s->reading) stream_free(s);
+    if (!s->reading || cp_workers_withdraw(&s->work)) stream_free(s);
 }
 
 void cp_files_read_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
@@ -225,6 +226,7 @@ void cp_files_read_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     const char *why = cp_path_problem(given);
     s->src.ops = &ops;
     s->workers = ctx->workers;
+    s->client = req->client;
     s->fd = -1;
     s->given = cp_str_dup(given);
     s->path.given = (cp_str){s->given, given.n};

@@ -192,11 +192,11 @@ static void step(cp_task *t) {
     while (j->on_loop && j->text < 2) write_piece(j, read_piece(j));
     if (j->text < 2) {
         read_piece(j);
-        cp_workers_submit(j->ctx->workers, &j->work, piece_run, piece_done);
+        cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, piece_run, piece_done);
     } else if (end(j, false)) {
         finish(j);
     } else {
-        cp_workers_submit(j->ctx->workers, &j->work, end_run, end_done);
+        cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, end_run, end_done);
     }
 }
 

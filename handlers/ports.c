@@ -85,6 +85,7 @@ static bool ports_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
     ports_job *j = reply->handler;
     j->reply = NULL;
+    if (cp_workers_withdraw(&j->work)) free(j);
     return false;
 }
 
@@ -100,7 +101,7 @@ static void ports(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     j->reply = reply;
     reply->handler = j;
     reply->on_cancel = ports_cancel;
-    cp_workers_submit(ctx->workers, &j->work, ports_run, ports_done);
+    cp_workers_submit_to(ctx->workers, CP_LANE_COMPUTE, req->client, &j->work, ports_run, ports_done);
 }
 
 const cp_route cp_ports_routes[] = {

@@ -47,9 +47,13 @@ typedef struct cp_request {
     uint64_t deadline_ms;         /* relative, 0 none */
     bool kill_on_disconnect;      /* onDisconnect: "kill" */
     bool respond_async;           /* Prefer: respond-async */
-    uint64_t trace;               /* request number, for logs */
-    cp_str trace_id;              /* X-Trace-Id */
-    struct cp_body_reader *raw;   /* HTTP only, on routes with CP_R_RAW_BODY: the body as a stream of bytes */
+    /* Set by a transport that counts what is held: whenever on_cancel returns true, except after CP_END_DISCONNECTED,
+     * the reply stays until the handler has answered, though the client may have had its answer already. */
+    bool reply_keeps;
+    uint64_t trace;             /* request number, for logs */
+    uint64_t client;            /* its connection, in the queues of base/work.h; CP_OWNER_ANYONE: not known */
+    cp_str trace_id;            /* X-Trace-Id */
+    struct cp_body_reader *raw; /* HTTP only, on routes with CP_R_RAW_BODY: the body as a stream of bytes */
 } cp_request;
 
 /* Value of a header (case-insensitive name); {NULL,0} if absent. */

@@ -20,6 +20,8 @@ struct cp_router {
     cp_ctx *ctx;
     cp_route_index *index;
     route_stats *stats; /* one per route, and the last for requests without one */
+    unsigned left_jobs; /* file work whose client has gone, and that has not ended; loop */
+    size_t left_bytes;
 };
 
 cp_router *cp_router_new(cp_ctx *ctx, cp_err *err) {
@@ -153,16 +155,34 @@ void cp_router_call(cp_router *r, const cp_match *m, cp_request *req, cp_result 
     }
 }
 
-/* A blocking handler on the io pool, for a request that came to the loop. */
+/* A blocking handler on the io pool, for a request that came to the loop.
+ *
+ * What a client gives up is taken back when it has not begun. What has begun is held by its thread: a transport that
+ * counts goes on counting it. What a client leaves behind when its connection is lost is still done (it may have been
+ * sent with no wish for an answer), but only so much of it may wait: who leaves and comes again gains nothing. */
 typedef struct io_job {
     cp_work work;
     cp_router *router;
     const cp_route *route;
     cp_request *req;
     yyjson_doc *doc;
-    cp_reply *reply; /* NULL: the client has gone; the work is finished all the same */
+    cp_reply *reply; /* NULL: nobody wants the answer */
+    bool left;       /* the client has gone: counted in the router's left_jobs */
     cp_result res;
 } io_job;
+
+enum { LEFT_JOBS_MAX = 1024, LEFT_BYTES_MAX = 64 << 20 };
+
+static void io_free(io_job *j) {
+    if (j->left) {
+        j->router->left_jobs--;
+        j->router->left_bytes -= j->doc ? yyjson_doc_get_read_size(j->doc) : 0;
+    }
+    cp_result_free(&j->res);
+    yyjson_doc_free(j->doc);
+    free(j->req);
+    free(j);
+}
 
 static void io_run(cp_work *w) {
     io_job *j = CP_CONTAINER(w, io_job, work);
@@ -172,16 +192,33 @@ static void io_run(cp_work *w) {
 
 static void io_done(cp_work *w) {
     io_job *j = CP_CONTAINER(w, io_job, work);
-    if (j->reply) cp_reply_send(j->reply, &j->res);
-    else cp_result_free(&j->res);
-    yyjson_doc_free(j->doc);
-    free(j->req);
-    free(j);
+    if (j->reply) {
+        cp_reply_send(j->reply, &j->res);
+        j->res = (cp_result){0};
+    }
+    io_free(j);
+}
+
+/* The client has gone. False: too much of that kind waits already. */
+static bool leave_behind(io_job *j) {
+    cp_router *r = j->router;
+    size_t bytes = j->doc ? yyjson_doc_get_read_size(j->doc) : 0;
+    if (r->left_jobs >= LEFT_JOBS_MAX || r->left_bytes + bytes > LEFT_BYTES_MAX) return false;
+    j->left = true;
+    r->left_jobs++;
+    r->left_bytes += bytes;
+    return true;
 }
 
 static bool io_cancel(cp_reply *reply, cp_end why, bool kill) {
-    (void)why, (void)kill;
+    (void)kill;
     io_job *j = reply->handler;
+    bool gone = why == CP_END_DISCONNECTED;
+    if (!(gone && leave_behind(j)) && cp_workers_withdraw(&j->work)) {
+        io_free(j);
+        return false;
+    }
+    if (!gone && j->req->reply_keeps) return true;
     j->reply = NULL;
     return false;
 }
@@ -195,7 +232,7 @@ static void dispatch_io(cp_router *r, const cp_route *route, const cp_request *r
     j->reply = reply;
     reply->handler = j;
     reply->on_cancel = io_cancel;
-    cp_workers_submit(r->ctx->workers, &j->work, io_run, io_done);
+    cp_workers_submit_to(r->ctx->workers, CP_LANE_FILES, req->client, &j->work, io_run, io_done);
 }
 
 static void send_error(cp_reply *reply, const cp_err *err) { cp_reply_error(reply, err, NULL, (cp_str){0}); }
@@ -212,6 +249,9 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
         send_error(reply, &err);
     } else if (m->route->flags & CP_R_LOOP) {
         m->route->async(r->ctx, req, reply);
+    } else if (m->route->flags & CP_R_IO && cp_workers_full(r->ctx->workers, CP_LANE_FILES)) {
+        cp_fail(&err, CP_E_LIMIT_EXCEEDED, "More than %d file operations wait", CP_WORK_WAITING_MAX);
+        send_error(reply, &err);
     } else if (m->route->flags & CP_R_IO) {
         dispatch_io(r, m->route, req, cp_take(doc), reply);
     } else {

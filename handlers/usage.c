@@ -17,6 +17,7 @@ typedef struct watcher {
     cp_source src;
     cp_work work;
     cp_timer timer;
+    uint64_t client;
     cp_ctx *ctx;
     cp_reply *reply; /* once: until it is answered */
     cp_usage now;    /* the job's while `working` */
@@ -101,7 +102,7 @@ static void sample_done(cp_work *work) {
 
 static void sample(watcher *u) {
     u->working = true;
-    cp_workers_submit(u->ctx->workers, &u->work, sample_run, sample_done);
+    cp_workers_submit_to(u->ctx->workers, CP_LANE_FILES, u->client, &u->work, sample_run, sample_done);
 }
 
 static void on_time(cp_timer *t) { sample(CP_CONTAINER(t, watcher, timer)); }
@@ -128,7 +129,7 @@ static void give_up(watcher *u) {
     cp_timer_stop(u->ctx->loop, &u->timer);
     u->closed = true;
     u->src.wake = NULL;
-    if (!u->working) free(u);
+    if (!u->working || cp_workers_withdraw(&u->work)) free(u);
 }
 
 static void usage_close(cp_source *src, cp_end why, bool kill) {
@@ -162,6 +163,7 @@ static void usage(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_err err = {0};
     watcher *u = cp_new(watcher);
     u->ctx = ctx;
+    u->client = req->client;
     if (read_args(req, u, &err) < 0) {
         free(u);
         cp_reply_error(reply, &err, NULL, (cp_str){0});

@@ -44,6 +44,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     mux_forget_acks(m, NULL);
     uint32_t bucket = 0;
     for (pend *p; (p = pend_from(&m->table, bucket)); mux_lose(m, p)) bucket = pend_bucket(&m->table, p);
+    for (pend *p; (p = pend_top(&m->held)); pend_drop(&m->held, p)) p->m = NULL;
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);
     cp_timer_stop(m->t->loop, &m->paced);
@@ -88,7 +89,7 @@ static void put_route(cp_jw *w, const cp_route *route) {
 }
 
 static void put_pending(const mux *m, const pend *p, cp_jw *w) {
-    static const char *const words[] = {"waiting", "running", "streaming", "sending"};
+    static const char *const words[] = {"waiting", "running", "streaming", "sending", "held"};
     cp_jw_obj(w);
     if (p->id_n) {
         cp_jw_key(w, "id");

@@ -84,6 +84,7 @@ typedef struct mux {
     pace pace; /* of streams and large responses */
     cp_timer paced;
     struct mux_ack *acks; /* receipts that the peer waits for */
+    pend_queue held;      /* answered, with work that goes on: each keeps its place among those that run */
     bool full;            /* too many bytes are owed to the peer: nothing is read */
     bool pulling;         /* a source is writing into the outbox */
     bool admitting;
@@ -159,6 +160,8 @@ void mux_answer(mux *m, pend *p, cp_result *res);
 void mux_answer_error(mux *m, pend *p, const cp_err *err);
 /* The same for a request that never became pending. */
 void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_us, cp_result *res);
+/* Ends p with this error, but its work, which nothing can stop, goes on: until then it counts as running. */
+void mux_answer_held(mux *m, pend *p, const cp_err *err);
 /* Unlinks, counts for /metrics, and frees, unless the handler still holds the reply (orphan): then that frees it. */
 void mux_end(mux *m, pend *p, int status, bool orphan);
 /* Writable: sends what may be sent now. */

@@ -178,6 +178,7 @@ typedef struct mux_job {
     cp_err err;
     size_t cost;
     cp_charge charge; /* for text */
+    uint64_t client;
 } mux_job;
 
 static void job_run(cp_work *w) {
@@ -208,7 +209,7 @@ static void start_jobs(struct cp_mux_shared *s) {
         s->queue = j->next;
         if (!s->queue) s->queue_tail = &s->queue;
         s->parsing += j->cost;
-        cp_workers_submit(s->t->workers, &j->work, job_run, job_done);
+        cp_workers_submit_to(s->t->workers, CP_LANE_COMPUTE, j->client, &j->work, job_run, job_done);
     }
 }
 
@@ -230,6 +231,7 @@ static void parse_large(mux *m) {
     mux_job *j = cp_new(mux_job);
     j->shared = s;
     j->m = m;
+    j->client = CP_OWNER_CLIENTS + cp_ws_id(m->ws) * 2;
     cp_ws_take(m->ws, &j->text);
     j->cost = j->text.n * MUX_PARSE_COST;
     j->charge.kind = CP_MEM_BODIES;

@@ -169,12 +169,16 @@ void mux_put_hello(mux *m, cp_str id) {
 
 /* ---- the end of a request ---- */
 
-void mux_end(mux *m, pend *p, int status, bool orphan) {
+static void count_end(mux *m, const pend *p, int status) {
     uint64_t now = cp_now_us();
     cp_router_count(m->t->router, p->index, status, now > p->started_us ? now - p->started_us : 0);
     cp_metric_add(CP_M_PENDING, -1);
     if (m->cancelling == p) m->cancelling = NULL;
     if (m->sending == p) m->sending = NULL;
+}
+
+void mux_end(mux *m, pend *p, int status, bool orphan) {
+    count_end(m, p, status);
     mux_stops_running(m, p, 0);
     if (p->state == PEND_WAITING) {
         mux_forget_waiting(m, p);
@@ -187,6 +191,26 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
     pend_unlink(&m->table, p);
     p->m = NULL;
     if (!orphan) free(p);
+}
+
+void mux_answer_held(mux *m, pend *p, const cp_err *err) {
+    cp_result res = {0};
+    cp_error_result(&res, err, NULL, (cp_str){0});
+    mux_put_response(m, pend_id(p), res.status, cp_buf_str(&res.body));
+    count_end(m, p, res.status);
+    cp_result_free(&res);
+    mux_forget_acks(m, p);
+    pend_unlink(&m->table, p);
+    p->state = PEND_HELD;
+    pend_push(&m->held, p);
+}
+
+/* Its work has ended. */
+static void release(mux *m, pend *p) {
+    pend_drop(&m->held, p);
+    mux_stops_running(m, p, 0);
+    free(p);
+    if (!m->closing) mux_check_full(m);
 }
 
 static cp_str json_body(const cp_result *res) {
@@ -272,12 +296,14 @@ void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_u
 static void reply_send(cp_reply *r, cp_result *res) {
     pend *p = CP_CONTAINER(r, pend, reply);
     mux *m = p->m;
-    if (m && !m->closing) {
+    bool held = p->state == PEND_HELD;
+    if (m && !m->closing && !held) {
         mux_answer(m, p, res);
         return;
     }
     cp_result_free(res);
-    if (m) mux_end(m, p, 499, false);
+    if (m && held) release(m, p);
+    else if (m) mux_end(m, p, 499, false);
     else free(p);
 }
 

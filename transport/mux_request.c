@@ -89,7 +89,8 @@ static void read_body(const mux_msg *msg, incoming *in) {
 
 /* path and method have been looked at. Fills all but headers beyond nheaders. */
 static int read_request(mux *m, const mux_msg *msg, cp_method method, incoming *in, cp_err *err) {
-    in->req = (cp_request){.method = method, .mux = true};
+    in->req = (cp_request){
+        .method = method, .mux = true, .reply_keeps = true, .client = CP_OWNER_CLIENTS + cp_ws_id(m->ws) * 2};
     in->window = 0;
     read_path(msg->path, &in->req);
     read_body(msg, in);
@@ -288,6 +289,10 @@ static bool give_up_running(mux *m, pend *p, cp_end why, bool kill, const cp_err
     bool waits = fn(&p->reply, why, kill);
     if (m->cancelling != p) return true; /* it has answered meanwhile */
     m->cancelling = NULL;
+    if (waits && p->kind == MUX_IO) {
+        mux_answer_held(m, p, err);
+        return true;
+    }
     if (waits && why == CP_END_CANCELLED) return false;
     mux_answer_error(m, p, err);
     return true;
@@ -298,7 +303,8 @@ bool mux_give_up(mux *m, pend *p, cp_end why, bool kill, const cp_err *err) {
     case PEND_RUNNING: return give_up_running(m, p, why, kill, err);
     case PEND_STREAMING: mux_close_source(m, p, why, kill); break;
     case PEND_WAITING: break;
-    case PEND_SENDING: return false;
+    case PEND_SENDING:
+    case PEND_HELD: return false;
     }
     mux_answer_error(m, p, err);
     return true;

@@ -14,6 +14,7 @@ typedef enum {
     PEND_RUNNING,   /* with its handler */
     PEND_STREAMING, /* its source is pulled from */
     PEND_SENDING,   /* its large response goes out piece by piece */
+    PEND_HELD,      /* answered and out of the table, but its work goes on and counts */
 } pend_state;
 
 /* Of a stream that was asked for with a window. */

@@ -201,7 +201,7 @@ static void begin(cp_exec *e) {
     else cp_exec_begin_with_room(e, !e->impl->job.user); /* else the user has been looked up meanwhile */
 }
 
-/* The name of a user may come over the network: not on the loop. */
+/* The name of a user may come over the network: not on the loop. A name that hangs delays itself: each is an owner. */
 struct user_lookup {
     cp_work work;
     cp_exec *e;
@@ -230,12 +230,19 @@ static void lookup_done(cp_work *w) {
     cp_exec_unref(e);
 }
 
+static uint64_t owner_of(const char *name) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (; *name; name++) h = (h ^ (uint8_t)*name) * UINT64_C(1099511628211);
+    return h | CP_OWNER_CLIENTS;
+}
+
 static void look_up(cp_exec *e) {
     struct user_lookup *u = cp_new(struct user_lookup);
     u->e = e;
     e->impl->looking_up = true;
     cp_exec_ref(e);
-    cp_workers_submit(e->svc->workers, &u->work, lookup_run, lookup_done);
+    cp_workers_submit_to(e->svc->workers, CP_LANE_LOOKUP, owner_of(e->impl->job.user), &u->work, lookup_run,
+                         lookup_done);
 }
 
 /* ---- idempotency and limits ---- */

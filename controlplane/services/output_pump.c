@@ -322,7 +322,7 @@ static void start_job(cp_output *o, bool spill) {
                           .max = max};
     o->reading = hole; /* what is being punched must not be read as zeros */
     if (max) o->readable = false;
-    cp_workers_submit(o->opts.workers, &j->work, job_run, job_done);
+    cp_workers_submit_to(o->opts.workers, CP_LANE_OUTPUT, CP_OWNER_ANYONE, &j->work, job_run, job_done);
 }
 
 void cp_output_kick(cp_output *o) {

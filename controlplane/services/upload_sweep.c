@@ -111,7 +111,7 @@ static void sweep_done(cp_work *w) {
 
 static void sweep_start(cp_uploads *u) {
     u->working = true;
-    cp_workers_submit(u->svc->workers, &u->work, sweep_run, sweep_done);
+    cp_workers_submit_to(u->svc->workers, CP_LANE_FILES, CP_OWNER_UPKEEP, &u->work, sweep_run, sweep_done);
 }
 
 static void sweep_again(cp_timer *t) { sweep_start(CP_CONTAINER(t, cp_uploads, timer)); }

@@ -284,5 +284,5 @@ void watch_walk(cp_watcher *w, watch_dir *at, cp_str name, bool report_content) 
     w->report = report_content;
     cp_buf_clear(&w->walk_name);
     cp_buf_add(&w->walk_name, name.p, name.n);
-    cp_workers_submit(w->svc->workers, &w->work, run, done);
+    cp_workers_submit_to(w->svc->workers, CP_LANE_FILES, CP_OWNER_WATCH, &w->work, run, done);
 }

@@ -9,7 +9,9 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static cp_loop *loop;
@@ -155,6 +157,110 @@ static void pool_threads_take_no_signals(void **state) {
                 sigismember(&mask_seen, SIGHUP));
 }
 
+/* ---- owners, lanes, and work that hangs ---- */
+
+/* Jobs that hang until they are let go. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int hanging;
+static void hang(cp_work *w) {
+    atomic_fetch_add(&hanging, 1);
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    job_run(w);
+}
+
+static void hang_all(int from, int n, uint64_t owner) {
+    for (int i = from; i < from + n; i++)
+        cp_workers_submit_to(pool, CP_LANE_FILES, owner, &jobs[i].work, hang, job_done);
+}
+
+static void one_owner_whose_work_hangs_does_not_keep_others_out(void **state) {
+    (void)state;
+    pthread_mutex_lock(&gate);
+    hang_all(0, 100, 7);
+    for (int i = 0; i < 50; i++) {
+        cp_workers_submit_to(pool, CP_LANE_FILES, 8, &jobs[100 + i].work, job_run, job_done);
+        drain(i + 1);
+    }
+    for (int k = 0; k < CP_LANES; k++) {
+        if (k == CP_LANE_FILES) continue;
+        cp_workers_submit_to(pool, (cp_lane)k, 7, &jobs[200 + k].work, job_run, job_done);
+    }
+    drain(50 + CP_LANES - 1);
+    pthread_mutex_unlock(&gate);
+    drain(150 + CP_LANES - 1);
+}
+
+static pthread_mutex_t second_gate = PTHREAD_MUTEX_INITIALIZER;
+static void hang_longer(cp_work *w) {
+    pthread_mutex_lock(&second_gate);
+    pthread_mutex_unlock(&second_gate);
+    job_run(w);
+}
+
+/* Of all the eight threads that a pool of one may have, one is let go, and begins one piece after another. */
+static void owners_take_turns(void **state) {
+    (void)state;
+    cp_workers *one = cp_workers_new(loop, 1, NULL);
+    started = 0;
+    pthread_mutex_lock(&gate);
+    pthread_mutex_lock(&second_gate);
+    for (int i = 0; i < JOBS; i++) jobs[i].id = i;
+    for (int i = 0; i < 8; i++)
+        cp_workers_submit_to(one, CP_LANE_FILES, (uint64_t)(10 + i), &jobs[i].work, i ? hang_longer : hang, job_done);
+    for (int i = 10; i < 1010; i++) cp_workers_submit_to(one, CP_LANE_FILES, 1, &jobs[i].work, note_start, job_done);
+    for (int i = 1010; i < 1013; i++) cp_workers_submit_to(one, CP_LANE_FILES, 2, &jobs[i].work, note_start, job_done);
+    pthread_mutex_unlock(&gate);
+    drain(1 + 1000 + 3);
+    pthread_mutex_unlock(&second_gate);
+    drain(8 + 1000 + 3);
+    cp_workers_free(one);
+    static const int first[] = {10, 1010, 11, 1011, 12, 1012, 13, 14};
+    for (size_t i = 0; i < CP_COUNT(first); i++) assert_int_equal(started_order[i], first[i]);
+}
+
+static void what_has_not_begun_can_be_withdrawn(void **state) {
+    (void)state;
+    cp_work idle = {0};
+    assert_false(cp_workers_withdraw(&idle));
+    pthread_mutex_lock(&gate);
+    hang_all(0, THREADS + 10, 1);
+    for (int i = THREADS; i < THREADS + 10; i += 2) assert_true(cp_workers_withdraw(&jobs[i].work));
+    assert_false(cp_workers_withdraw(&jobs[THREADS].work));
+    pthread_mutex_unlock(&gate);
+    drain(THREADS + 5);
+    for (int i = 0; i < THREADS + 10; i++) assert_int_equal(jobs[i].ran, i < THREADS || (i - THREADS) % 2 ? 1 : 0);
+    assert_false(cp_workers_withdraw(&jobs[0].work));
+}
+
+static void a_pool_with_work_that_hangs_is_stopped_in_time(void **state) {
+    (void)state;
+    pthread_mutex_lock(&gate);
+    atomic_store(&hanging, 0);
+    hang_all(0, THREADS * 2, 1);
+    while (atomic_load(&hanging) < THREADS) sched_yield();
+    assert_false(cp_workers_stop(pool, 50));
+    pthread_mutex_unlock(&gate);
+    assert_true(cp_workers_stop(pool, 20000));
+    drain(THREADS);
+    for (int i = 0; i < THREADS * 2; i++) assert_int_equal(jobs[i].ran, i < THREADS);
+}
+
+static void more_than_may_wait_is_told(void **state) {
+    (void)state;
+    struct job *many = cp_alloc((CP_WORK_WAITING_MAX + THREADS) * sizeof *many);
+    pthread_mutex_lock(&gate);
+    assert_false(cp_workers_full(pool, CP_LANE_FILES));
+    for (int i = 0; i < CP_WORK_WAITING_MAX + THREADS; i++)
+        cp_workers_submit_to(pool, CP_LANE_FILES, 1, &many[i].work, hang, job_done);
+    assert_true(cp_workers_full(pool, CP_LANE_FILES));
+    assert_false(cp_workers_full(pool, CP_LANE_OUTPUT));
+    pthread_mutex_unlock(&gate);
+    drain(CP_WORK_WAITING_MAX + THREADS);
+    assert_false(cp_workers_full(pool, CP_LANE_FILES));
+    free(many);
+}
+
 static void an_unused_pool_is_freed(void **state) {
     (void)state;
     cp_workers_free(cp_workers_new(loop, 8, NULL));
@@ -171,6 +277,11 @@ int main(void) {
         T(free_lets_queued_work_run),
         T(any_thread_may_submit),
         T(pool_threads_take_no_signals),
+        T(one_owner_whose_work_hangs_does_not_keep_others_out),
+        T(owners_take_turns),
+        T(what_has_not_begun_can_be_withdrawn),
+        T(a_pool_with_work_that_hangs_is_stopped_in_time),
+        T(more_than_may_wait_is_told),
         T(an_unused_pool_is_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
