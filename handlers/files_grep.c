@@ -3,7 +3,7 @@
  *
  * A file is read in pieces of PIECE bytes and searched line by line in one buffer. What has a NUL in it is no text: it
  * is left, and counted. Plain text is found anywhere in a line of any length; a regular expression sees the first
- * CP_MATCH_REGEX_LINE_MAX bytes of a line (why: log_match.c), and longer lines are counted. */
+ * CP_MATCH_REGEX_LINE_MAX bytes of a line (so that one step stays short), and longer lines are counted. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "handlers/files_scan.h"
 #include "handlers/log_match.h"
 
-enum { PIECE = 64 * 1024, TEXT_MAX = 1024, TEXT_BEFORE = 256 };
+enum { PIECE = 64 * 1024, STEP = 4 * 1024, TEXT_MAX = 1024, TEXT_BEFORE = 256 };
 
 typedef struct grep {
     cp_scan scan;
@@ -26,6 +26,8 @@ typedef struct grep {
     int fd; /* the file being read, or -1 */
     char *relative;
     cp_buf buf; /* its bytes from `offset` on: the rest of a line, and what was read last */
+    size_t at;  /* as far as it has been searched, while `searching` */
+    bool searching, last;
     uint64_t offset, line;
     bool found;  /* a match in this line has been told */
     bool inside; /* buf does not begin where the line does */
@@ -38,6 +40,8 @@ static void leave_file(grep *g) {
     cp_close(&g->fd);
     free(cp_take(g->relative));
     cp_buf_clear(&g->buf);
+    g->at = 0;
+    g->searching = false;
 }
 
 static void enter_file(grep *g, int fd, const char *relative) {
@@ -101,49 +105,50 @@ static bool find_regex(const grep *g, cp_str line, size_t *at) {
     bool carriage = line.n && line.p[line.n - 1] == '\r'; /* "$" is before it */
     size_t n = line.n - carriage;
     bool cut = n > CP_MATCH_REGEX_LINE_MAX;
-    regmatch_t r = {.rm_so = 0, .rm_eo = (regoff_t)(cut ? CP_MATCH_REGEX_LINE_MAX : n)};
-    if (regexec(&g->pattern.re, line.p, 1, &r, REG_STARTEND | (cut ? REG_NOTEOL : 0)) != 0) return false;
-    *at = (size_t)r.rm_so;
-    return true;
+    size_t end;
+    return cp_regex_search(g->pattern.re, (cp_str){line.p, cut ? CP_MATCH_REGEX_LINE_MAX : n}, cut, at, &end);
 }
 
 static void search_line(grep *g, cp_str line) {
     size_t at = 0;
-    if (g->found || (g->pattern.regex && g->inside)) return;
-    if (g->pattern.regex ? find_regex(g, line, &at) : find_plain(g, line, &at)) put_match(g, line, at);
+    if (g->found || (g->pattern.re && g->inside)) return;
+    if (g->pattern.re ? find_regex(g, line, &at) : find_plain(g, line, &at)) put_match(g, line, at);
 }
 
-/* The lines that are complete. False: the limit is reached. */
-static bool search_lines(grep *g, bool last) {
-    size_t at = 0;
-    while (at < g->buf.n && g->scan.matches < g->scan.limit) {
-        const char *begin = g->buf.p + at, *newline = memchr(begin, '\n', g->buf.n - at);
-        if (!newline && !last) break;
-        size_t n = newline ? (size_t)(newline - begin) : g->buf.n - at;
-        if (g->pattern.regex && !g->inside && n > CP_MATCH_REGEX_LINE_MAX) g->long_lines++;
+/* The lines that are complete, STEP bytes of them and one line more at most. True: there are others. */
+static bool search_lines(grep *g) {
+    size_t until = g->at + STEP;
+    while (g->at < g->buf.n && g->scan.matches < g->scan.limit) {
+        const char *begin = g->buf.p + g->at, *newline = memchr(begin, '\n', g->buf.n - g->at);
+        if (!newline && !g->last) break;
+        if (g->at >= until) return true;
+        size_t n = newline ? (size_t)(newline - begin) : g->buf.n - g->at;
+        if (g->pattern.re && !g->inside && n > CP_MATCH_REGEX_LINE_MAX) g->long_lines++;
         search_line(g, (cp_str){begin, n});
-        at += n + (newline != NULL);
+        g->at += n + (newline != NULL);
         g->line++;
         g->found = g->inside = false;
     }
-    cp_buf_consume(&g->buf, at);
-    g->offset += at;
-    return g->scan.matches < g->scan.limit;
+    cp_buf_consume(&g->buf, g->at);
+    g->offset += g->at;
+    g->at = 0;
+    return false;
 }
 
 /* A line that has no end in sight: searched as far as it is there, and forgotten but for what a match could begin with.
  */
 static void shorten_line(grep *g) {
     if (g->buf.n < PIECE) return;
-    if (g->pattern.regex && !g->inside) g->long_lines++;
+    if (g->pattern.re && !g->inside) g->long_lines++;
     search_line(g, cp_buf_str(&g->buf));
-    size_t keep = g->pattern.regex ? 0 : strlen(g->pattern.pattern) - 1, drop = g->buf.n - keep;
+    size_t keep = g->pattern.re ? 0 : strlen(g->pattern.pattern) - 1, drop = g->buf.n - keep;
     cp_buf_consume(&g->buf, drop);
     g->offset += drop;
     g->inside = true;
 }
 
-static void read_piece(grep *g) {
+/* False: there is nothing (more) in it to search. */
+static bool read_piece(grep *g) {
     cp_buf_reserve(&g->buf, PIECE);
     char *to = g->buf.p + g->buf.n;
     ssize_t n = cp_read_full(g->fd, to, PIECE);
@@ -153,14 +158,11 @@ static void read_piece(grep *g) {
     }
     if (n < 0) { /* binary, or it cannot be read */
         leave_file(g);
-        return;
+        return false;
     }
     g->buf.n += (size_t)n;
-    (void)cp_buf_z(&g->buf); /* some regexec look for the end of the string whatever REG_STARTEND says */
-    bool last = n < PIECE;
-    if (!search_lines(g, last)) return;
-    if (last) leave_file(g);
-    else shorten_line(g);
+    g->last = n < PIECE;
+    return true;
 }
 
 static bool next_file(grep *g) {
@@ -176,7 +178,11 @@ static bool next_file(grep *g) {
 static bool grep_step(cp_scan *s) {
     grep *g = of(s);
     if (g->fd < 0) return next_file(g);
-    read_piece(g);
+    if (!g->searching && !read_piece(g)) return true;
+    g->searching = search_lines(g);
+    if (g->searching || g->scan.matches >= g->scan.limit) return true;
+    if (g->last) leave_file(g);
+    else shorten_line(g);
     return true;
 }
 

@@ -2,6 +2,7 @@
  * "Processes"). */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "handlers/exec_args.h"
 #include "handlers/exec_result.h"
 #include "handlers/log_match.h"
@@ -10,7 +11,14 @@
 #include "handlers/reply.h"
 #include "services/events.h"
 
-enum { SCAN = 64 << 10, SCAN_ROUNDS = 16, PORT_POLL_MS = 50, TAIL = 4096 };
+enum {
+    SCAN = 64 << 10,     /* bytes of a log that are taken out of it at a time */
+    SLICE_MS = 5,        /* of matching; then others have their turn */
+    STEP = 4 << 10,      /* bytes between two looks at the clock */
+    PATTERNS_MAX = 1000, /* that may wait at a time: each learns its own tables */
+    PORT_POLL_MS = 50,
+    TAIL = 4096
+};
 
 typedef enum { FOR_EXIT, FOR_LOG, FOR_PORT } wait_for;
 static const char *const wait_words[] = {"exit", "log", "port"};
@@ -21,17 +29,30 @@ typedef struct waiter {
     cp_exec_watch watch; /* holds a reference; its number is timeoutMs */
     cp_reply *reply;     /* NULL: over; only a probe that still runs keeps us */
     cp_timer timeout;
+    uint64_t client; /* cp_request.client */
 } waiter;
 
+/* Matching is done off the loop, in slices: a pattern costs whoever waits for it, and nobody else. A piece is taken out
+ * of the log on the loop, searched by as many jobs as it needs, and then the next is taken. */
 typedef struct log_waiter {
     waiter base;
-    cp_timer again;
+    cp_ctx *ctx;
     cp_log_match match[2];
+    bool counted; /* in the context's patterns */
     bool look[2]; /* at stdout, at stderr */
     cp_cursor cursor[2];
     bool opened; /* the cursors are */
     uint64_t from[2];
-    cp_buf scratch;
+
+    /* the piece, and the job's while `working` */
+    bool working;
+    cp_work work;
+    int stream;
+    cp_buf piece;
+    uint64_t at; /* offset of its first byte */
+    size_t done; /* bytes of it that hold no match */
+    bool last, found;
+    cp_log_hit hit;
 } log_waiter;
 
 typedef struct port_waiter {
@@ -61,29 +82,37 @@ static cp_loop *loop_of(const waiter *w) { return w->watch.exec->svc->loop; }
 
 static void waiter_free(waiter *w) {
     log_waiter *l = as_log(w);
-    for (int k = 0; l && k < 2; k++) cp_log_match_fini(&l->match[k]);
-    if (l) cp_buf_free(&l->scratch);
+    for (int k = 2; l && k-- > 0;) cp_log_match_fini(&l->match[k]);
+    if (l) cp_buf_free(&l->piece);
+    if (l && l->counted) l->ctx->patterns--;
     free(w); /* the first member of whatever it is in */
 }
 
-/* Lets go of everything but the execution and a probe in flight; returns the reply to answer. */
+/* Lets go of everything but the execution and a job in flight; returns the reply to answer. */
 static cp_reply *let_go(waiter *w) {
     cp_reply *r = cp_take(w->reply);
     log_waiter *l = as_log(w);
     port_waiter *p = as_port(w);
     cp_timer_stop(loop_of(w), &w->timeout);
-    if (l) cp_timer_stop(loop_of(w), &l->again);
     if (p) cp_timer_stop(loop_of(w), &p->again);
     for (int k = 0; l && k < 2; k++) cp_cursor_close(&l->cursor[k]);
     return r;
 }
 
+/* A job that has begun frees us when it is done. */
+static bool job_runs(waiter *w) {
+    log_waiter *l = as_log(w);
+    port_waiter *p = as_port(w);
+    if (l && l->working) return !cp_workers_withdraw(&l->work);
+    if (p && p->probing) return !cp_workers_withdraw(&p->probe);
+    return false;
+}
+
 static void finish(waiter *w) {
-    const port_waiter *p = as_port(w);
     cp_exec *e = w->watch.exec;
     cp_exec_watch_del(&w->watch);
     cp_exec_unref(e);
-    if (!p || !p->probing) waiter_free(w);
+    if (!job_runs(w)) waiter_free(w);
 }
 
 /* ---- answers ---- */
@@ -160,43 +189,68 @@ static void on_timeout(cp_timer *t) {
 
 /* ---- log ---- */
 
-/* One piece of one stream. 1: found and answered; 0: read on; -1: nothing there now. */
-static int scan_piece(log_waiter *l, int k) {
-    cp_exec *e = l->base.watch.exec;
-    cp_output *o = e->out[k];
-    cp_log_hit hit;
-    uint64_t at;
-    cp_buf_clear(&l->scratch);
-    size_t n = cp_output_read(o, l->cursor[k].at, SCAN, &l->scratch, &at);
-    bool last = cp_exec_over(e) && cp_output_ended(o) && at + n >= cp_output_total(o);
-    if (!n && !last) return -1;
-    bool found = cp_log_match_feed(&l->match[k], at, (cp_str){l->scratch.p, n}, last, &hit);
-    if (found) {
-        answer(&l->base, k, &hit);
-        return 1;
-    }
-    cp_cursor_advance(&l->cursor[k], at + n);
-    return n ? 0 : -1;
+static void match_run(cp_work *work) {
+    log_waiter *l = CP_CONTAINER(work, log_waiter, work);
+    uint64_t until = cp_now_ms() + SLICE_MS;
+    do {
+        size_t left = l->piece.n - l->done, n = left < STEP ? left : STEP;
+        cp_str data = {l->piece.n ? l->piece.p + l->done : NULL, n};
+        l->found = cp_log_match_feed(&l->match[l->stream], l->at + l->done, data, l->last && n == left, &l->hit);
+        l->done += n;
+    } while (!l->found && l->done < l->piece.n && cp_now_ms() < until);
 }
 
-static void scan(log_waiter *l);
-static void scan_again(cp_timer *t) { scan(CP_CONTAINER(t, log_waiter, again)); }
+static void match_done(cp_work *work);
 
-/* A long log is searched in turns: 1 MiB, then others have theirs. */
+static void match_on(log_waiter *l) {
+    l->working = true;
+    cp_workers_submit_to(l->ctx->workers, CP_LANE_COMPUTE, l->base.client, &l->work, match_run, match_done);
+}
+
+/* The next piece of a stream, whichever has one. False: nothing is there now. */
+static bool take_piece(log_waiter *l, int k) {
+    cp_exec *e = l->base.watch.exec;
+    cp_output *o = e->out[k];
+    if (!l->look[k] || !o || !l->cursor[k].o) return false;
+    cp_buf_reset(&l->piece, SCAN);
+    size_t n = cp_output_read(o, l->cursor[k].at, SCAN, &l->piece, &l->at);
+    l->last = cp_exec_over(e) && cp_output_ended(o) && l->at + n >= cp_output_total(o);
+    if (!n && !l->last) return false;
+    l->stream = k;
+    l->done = 0;
+    return true;
+}
+
 static void scan(log_waiter *l) {
     waiter *w = &l->base;
+    if (l->working) return; /* looks again when it is done */
     for (int k = 0; k < 2; k++) {
-        if (!l->look[k] || !w->watch.exec->out[k]) continue;
-        for (int round = 0;; round++) {
-            int rc = scan_piece(l, k);
-            if (rc > 0) return;
-            if (rc < 0) break;
-            if (round < SCAN_ROUNDS) continue;
-            cp_timer_start(loop_of(w), &l->again, 0, scan_again);
-            return;
-        }
+        if (!take_piece(l, k)) continue;
+        match_on(l);
+        return;
     }
+    cp_buf_free(&l->piece);
+    for (int k = 0; k < 2; k++)
+        if (l->look[k] && w->watch.exec->out[k] && cp_output_waits(w->watch.exec->out[k])) return;
     if (cp_exec_over(w->watch.exec)) fail_ended(w);
+}
+
+static void match_done(cp_work *work) {
+    log_waiter *l = CP_CONTAINER(work, log_waiter, work);
+    l->working = false;
+    if (!l->base.reply) {
+        waiter_free(&l->base);
+    } else if (l->found) {
+        answer(&l->base, l->stream, &l->hit);
+    } else if (l->done < l->piece.n) {
+        match_on(l);
+    } else if (l->last) { /* of this stream there will be no more */
+        cp_cursor_close(&l->cursor[l->stream]);
+        scan(l);
+    } else {
+        cp_cursor_advance(&l->cursor[l->stream], l->at + l->piece.n);
+        scan(l);
+    }
 }
 
 static void wake_stdout(cp_cursor *c) { scan(CP_CONTAINER(c, log_waiter, cursor[0])); }
@@ -231,7 +285,7 @@ static void probe_done(cp_work *work) {
 
 static void probe(port_waiter *p) {
     p->probing = true;
-    cp_workers_submit(p->workers, &p->probe, probe_run, probe_done);
+    cp_workers_submit_to(p->workers, CP_LANE_COMPUTE, p->base.client, &p->probe, probe_run, probe_done);
 }
 
 static void probe_again(cp_timer *t) { probe(CP_CONTAINER(t, port_waiter, again)); }
@@ -288,8 +342,13 @@ static int read_log(log_waiter *l, const cp_request *req, cp_err *err) {
     l->look[0] = !stream.n || cp_str_is(cp_buf_str(&stream), "stdout");
     l->look[1] = !stream.n || cp_str_is(cp_buf_str(&stream), "stderr");
     if (!l->look[0] && !l->look[1]) return cp_fail_field(err, "stream", "stream must be stdout or stderr");
-    for (int k = 0; k < 2; k++)
-        if (cp_log_match_init(&l->match[k], cp_buf_str(&pattern), regex, err) < 0) return -1;
+    if (cp_log_match_init(&l->match[0], cp_buf_str(&pattern), regex, err) < 0) return -1;
+    cp_log_match_share(&l->match[1], &l->match[0]);
+    if (!regex) return 0;
+    if (l->ctx->patterns >= PATTERNS_MAX)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%d waits for a regular expression are under way", PATTERNS_MAX);
+    l->ctx->patterns++;
+    l->counted = true;
     return 0;
 }
 
@@ -313,7 +372,7 @@ static int read_what(const cp_request *req, wait_for *what, cp_err *err) {
 }
 
 /* The wait that is asked for; NULL with *err. */
-static waiter *read_wait(const cp_request *req, cp_err *err) {
+static waiter *read_wait(cp_ctx *ctx, const cp_request *req, cp_err *err) {
     static const char *const known[] = {"timeoutMs", "for", "pattern", "stream", "from", "port", "regex", NULL};
     wait_for what = FOR_EXIT;
     uint64_t timeout = 0;
@@ -322,6 +381,9 @@ static waiter *read_wait(const cp_request *req, cp_err *err) {
         return NULL;
     waiter *w = waiter_new(what);
     w->watch.number = (uint32_t)timeout;
+    w->client = req->client;
+    if (as_log(w)) as_log(w)->ctx = ctx;
+    if (as_port(w)) as_port(w)->workers = ctx->workers;
     if ((what == FOR_LOG && read_log(as_log(w), req, err) < 0) ||
         (what == FOR_PORT && read_port(as_port(w), req, err) < 0)) {
         waiter_free(w);
@@ -344,12 +406,11 @@ void cp_process_wait(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_err err = {0};
     cp_exec *e = cp_process_find(ctx, req, reply);
     if (!e) return;
-    waiter *w = read_wait(req, &err);
+    waiter *w = read_wait(ctx, req, &err);
     if (!w) {
         cp_reply_error(reply, &err, NULL, (cp_str){0});
         return;
     }
-    if (as_port(w)) as_port(w)->workers = ctx->workers;
     w->reply = reply;
     cp_exec_ref(e);
     cp_exec_watch_add(e, &w->watch);

@@ -18,8 +18,9 @@ typedef struct cp_ctx {
     void (*pending_json)(void *arg,
                          cp_jw *w); /* GET /api/pending: writes the "connections" array value. Loop thread. */
     void *pending_arg;
-    bool ready;     /* /readyz */
-    unsigned scans; /* searches under way; loop */
+    bool ready;        /* /readyz */
+    unsigned scans;    /* searches under way; loop */
+    unsigned patterns; /* waits for a regular expression; loop */
 } cp_ctx;
 
 typedef enum {

@@ -385,6 +385,14 @@ static int fake_teardown(void **state) {
 static void execute(const char *body) { ask(&c, CP_POST, "/api/execute", body); }
 static void stream(const char *body) { ask(&c, CP_POST, "/api/execute/stream", body); }
 
+static void expect(int status, const char *code);
+
+/* What is worked out on a thread comes when it comes. */
+static inline void expect_soon(int status, const char *code) {
+    while (!c.res.status) cp_loop_once(fake.loop, 1000);
+    expect(status, code);
+}
+
 static void expect(int status, const char *code) {
     assert_int_equal(c.res.status, status);
     if (code) assert_string_equal(text(&c, "/code"), code);

@@ -279,17 +279,17 @@ static void wait_for_a_line(void **state) {
     fake_say(e, 1, "boot\nserver list");
     assert_int_equal(c.res.status, 0);
     fake_say(e, 1, "ening on 80\n");
-    expect(200, NULL);
+    expect_soon(200, NULL);
     assert_string_equal(text(&c, "/stream"), "stderr");
     assert_int_equal(num(&c, "/offset"), 12);
     assert_string_equal(text(&c, "/match"), "listening on");
     get("/api/process/a/wait?for=log&pattern=%5Eserver.*%5B0-9%5D%2B%24&regex=1&stream=stderr"); /* ^server.*[0-9]+$ */
-    expect(200, NULL);
+    expect_soon(200, NULL);
     assert_string_equal(text(&c, "/line"), "server listening on 80");
     get("/api/process/a/wait?for=log&pattern=boot&from=1");
     assert_int_equal(c.res.status, 0);
     fake_exit(e, 4, 0);
-    expect(500, "PROCESS_EXITED_BEFORE_READY");
+    expect_soon(500, "PROCESS_EXITED_BEFORE_READY");
     assert_int_equal(num(&c, "/context/exitCode"), 4);
     assert_string_equal(text(&c, "/context/stderr"), "boot\nserver listening on 80\n");
 }

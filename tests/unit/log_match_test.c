@@ -105,9 +105,14 @@ static void patterns_that_grow_are_refused(void **state) {
     memset(pluses + 1, '+', 60);
     for (int i = 0; i < 240; i++) strcat(optional, "a?");
     strcat(optional, "){100}");
-    const char *const bad[] = {pluses, optional, deep, "((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+"};
-    const char *const good[] = {"[+++++++++++++++++]+", "\\++", "[]+a-z[:alpha:]+++++++++++++]", "(ab|c+)*d{100}",
-                                "a+b+c+d+e+f+g+h+i+"};
+    const char *const bad[] = {optional, deep};
+    const char *const good[] = {"[+++++++++++++++++]+",
+                                "\\++",
+                                "[]+a-z[:alpha:]+++++++++++++]",
+                                "(ab|c+)*d{100}",
+                                "a+b+c+d+e+f+g+h+i+",
+                                pluses /* which grow by one each */,
+                                "(((((((((((a+)+)+)+)+)+)+)+)+)+)+)+"};
     for (size_t i = 0; i < CP_COUNT(bad) + CP_COUNT(good); i++) {
         cp_log_match m;
         cp_err err = {0};
