@@ -4,8 +4,12 @@
  *
  * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush
  * the registry, exit. Handover (SIGHUP): requests under way are told that they are interrupted, durable children stay.
- * Without the keeper: as a drain, in a hurry. Each step has a deadline. The process then leaves by _exit: CivetWeb's
- * own stop takes more than a second and has nothing left to do. */
+ * Without the keeper: as a drain, in a hurry. Each step has a deadline.
+ *
+ * Closing is opening backwards, and nothing is freed under a thread that may still touch it: the pool is stopped and
+ * what it runs has ended, CivetWeb's workers hold no connection and get none, then the services go, and the registry
+ * last. What hangs (a file system that does not answer) is not waited for beyond WORK_MS: then nothing but the registry
+ * is closed. The process leaves by _exit: CivetWeb's own stop takes more than a second and has nothing left to do. */
 #include "app.h"
 
 #include "base/budget.h"
@@ -31,6 +35,7 @@ enum {
     PARTING_MS = 3000,       /* from then on, for the last bytes to all clients */
     PATIENCE_MS = 1000,      /* of these, before what has not ended by itself is interrupted */
     PARTING_POLL_MS = 5,
+    WORK_MS = 1000, /* for what the pool runs, when all clients have gone */
 };
 
 struct app {
@@ -208,6 +213,20 @@ static int open_all(struct app *a, int keeper_fd, cp_err *err) {
     return cp_keeper_ready(a->keeper, bound, err);
 }
 
+/* ---- closing, top-down ---- */
+
+static void close_all(struct app *a) {
+    bool still = cp_workers_stop(a->workers, WORK_MS) && cp_server_quiet(&a->transport);
+    if (still) {
+        (void)cp_loop_once(a->loop, 0); /* what has ended is told while there is somebody to tell */
+        cp_services_close(&a->services);
+    } else {
+        cp_log(CP_LOG_WARN, "server.left_work", "work is still running and is left where it is");
+    }
+    cp_registry_close(a->registry);
+    if (still) free_env(a->base_env);
+}
+
 int cp_app_run(int keeper_fd) {
     tune_malloc();
     raise_nofile();
@@ -221,9 +240,7 @@ int cp_app_run(int keeper_fd) {
         cp_log(CP_LOG_ERROR, "server.loop", err.msg);
         a->status = 1;
     }
-    cp_services_close(&a->services);
-    cp_registry_close(a->registry);
-    free_env(a->base_env);
+    close_all(a);
     fflush(NULL);
     _exit(a->status);
 }
