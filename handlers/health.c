@@ -66,6 +66,6 @@ static int metrics(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
 const cp_route cp_health_routes[] = {
     {CP_GET, "/healthz", CP_R_INLINE | CP_R_OPEN, "healthz", healthz, NULL, "Liveness"},
     {CP_GET, "/readyz", CP_R_LOOP | CP_R_OPEN, "readyz", NULL, readyz, "Readiness, with what is missing"},
-    {CP_GET, "/metrics", CP_R_INLINE, "metrics", metrics, NULL, "Prometheus text"},
+    {CP_GET, "/metrics", CP_R_IO | CP_R_COMPUTE, "metrics", metrics, NULL, "Prometheus text"},
 };
 const size_t cp_health_nroutes = CP_COUNT(cp_health_routes);

@@ -143,6 +143,6 @@ static int openapi(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
 }
 
 const cp_route cp_openapi_routes[] = {
-    {CP_GET, "/openapi.json", CP_R_INLINE, "openapi", openapi, NULL, "This document"},
+    {CP_GET, "/openapi.json", CP_R_IO | CP_R_COMPUTE, "openapi", openapi, NULL, "This document"},
 };
 const size_t cp_openapi_nroutes = CP_COUNT(cp_openapi_routes);

@@ -223,6 +223,8 @@ static bool io_cancel(cp_reply *reply, cp_end why, bool kill) {
     return false;
 }
 
+static cp_lane lane_of(const cp_route *route) { return route->flags & CP_R_COMPUTE ? CP_LANE_COMPUTE : CP_LANE_FILES; }
+
 static void dispatch_io(cp_router *r, const cp_route *route, const cp_request *req, yyjson_doc *doc, cp_reply *reply) {
     io_job *j = cp_new(io_job);
     j->router = r;
@@ -232,7 +234,7 @@ static void dispatch_io(cp_router *r, const cp_route *route, const cp_request *r
     j->reply = reply;
     reply->handler = j;
     reply->on_cancel = io_cancel;
-    cp_workers_submit_to(r->ctx->workers, CP_LANE_FILES, req->client, &j->work, io_run, io_done);
+    cp_workers_submit_to(r->ctx->workers, lane_of(route), req->client, &j->work, io_run, io_done);
 }
 
 static void send_error(cp_reply *reply, const cp_err *err) { cp_reply_error(reply, err, NULL, (cp_str){0}); }
@@ -249,8 +251,8 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
         send_error(reply, &err);
     } else if (m->route->flags & CP_R_LOOP) {
         m->route->async(r->ctx, req, reply);
-    } else if (m->route->flags & CP_R_IO && cp_workers_full(r->ctx->workers, CP_LANE_FILES)) {
-        cp_fail(&err, CP_E_LIMIT_EXCEEDED, "More than %d file operations wait", CP_WORK_WAITING_MAX);
+    } else if (m->route->flags & CP_R_IO && cp_workers_full(r->ctx->workers, lane_of(m->route))) {
+        cp_fail(&err, CP_E_LIMIT_EXCEEDED, "More than %d operations wait", CP_WORK_WAITING_MAX);
         send_error(reply, &err);
     } else if (m->route->flags & CP_R_IO) {
         dispatch_io(r, m->route, req, cp_take(doc), reply);

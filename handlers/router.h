@@ -34,7 +34,8 @@ typedef enum {
     CP_R_BODY_400 = 64,  /* same, but 400 VALIDATION_FAILED */
     CP_R_RAW_BODY = 128, /* HTTP: the body is given as a stream (request.raw); not over the mux: 501 */
     CP_R_HTTP_ONLY = 256,
-    CP_R_ENDS = 512 /* gives descriptors back: is served while nothing that takes some is (services/nofile.h) */
+    CP_R_COMPUTE = 1024, /* with IO: waits for nothing, but takes a processor for a while */
+    CP_R_ENDS = 512      /* gives descriptors back: is served while nothing that takes some is (services/nofile.h) */
 } cp_route_flags;
 
 typedef struct cp_route {

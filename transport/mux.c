@@ -47,6 +47,7 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     for (pend *p; (p = pend_top(&m->held)); pend_drop(&m->held, p)) p->m = NULL;
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);
+    cp_loop_undefer(m->t->loop, &m->more);
     cp_timer_stop(m->t->loop, &m->paced);
     free(m->table.buckets);
     cp_buf_free(&m->parked);

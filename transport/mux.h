@@ -45,6 +45,7 @@ enum {
     MUX_WINDOW_MOST = 1 << 20,
     MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
     MUX_STARVED_MS = 10,
+    MUX_ADMIT_US = 1000,          /* so long requests that waited are dispatched in one round */
     MUX_PROBE_STREAM = 64 * 1024, /* bytes from one probe of the pace to the next; see pace.h */
     MUX_PROBE_LARGE = 512 * 1024,
     MUX_LARGE_AHEAD = 1024 * 1024, /* so much more of a large response may be unread: most go out without a wait */
@@ -81,7 +82,8 @@ typedef struct mux {
     uint32_t answered, answered_then; /* replies of those; at the last look of `starved` */
     int64_t reply_size;               /* of those, on average */
     cp_timer starved;
-    pace pace; /* of streams and large responses */
+    cp_deferred more; /* more of those that wait may be dispatched */
+    pace pace;        /* of streams and large responses */
     cp_timer paced;
     struct mux_ack *acks; /* receipts that the peer waits for */
     pend_queue held;      /* answered, with work that goes on: each keeps its place among those that run */

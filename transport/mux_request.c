@@ -202,12 +202,19 @@ void mux_run_now(mux *m, pend *p) {
     }
 }
 
+static void admit_more(cp_deferred *d) { mux_check_full(CP_CONTAINER(d, mux, more)); }
+
+/* Many handlers answer at once: those that wait are dispatched for a while, the others in the next round. */
 void mux_admit(mux *m) {
     if (m->admitting || m->draining) return; /* a reply that comes at once would lead here again */
+    uint64_t until = cp_now_us() + MUX_ADMIT_US;
+    bool late = false;
     m->admitting = true;
-    for (mux_kind kind = 0; kind < MUX_KINDS; kind++)
-        for (pend *p; may_run(m, kind) && (p = pend_top(&m->waiting[kind]));) mux_run_now(m, p);
+    for (mux_kind kind = 0; kind < MUX_KINDS && !late; kind++)
+        for (pend *p; !late && may_run(m, kind) && (p = pend_top(&m->waiting[kind])); late = cp_now_us() >= until)
+            mux_run_now(m, p);
     m->admitting = false;
+    if (late) cp_loop_defer(m->t->loop, &m->more, admit_more);
 }
 
 void mux_stops_running(mux *m, pend *p, size_t reply_size) {

@@ -249,14 +249,27 @@ cp_buf *cp_outbox_tail(cp_outbox *o, size_t room) {
     chunk *c = o->tail;
     if (!c || c->body || c->b.cap - c->b.n < room) {
         c = chunk_take(room);
+        o->before = o->tail;
         append(o, c);
     }
     o->mark = c->b.n;
     return &c->b;
 }
 
+/* The tail was added for what did not come. */
+static void drop_tail(cp_outbox *o) {
+    chunk_give(o->tail);
+    o->tail = o->before;
+    if (o->tail) o->tail->next = NULL;
+    else o->head = NULL;
+}
+
 void cp_outbox_commit(cp_outbox *o) {
     size_t n = o->tail->b.n - o->mark;
+    if (!o->tail->b.n) {
+        drop_tail(o);
+        return;
+    }
     count(o->tail);
     if (n) added(o, n);
     else if (!o->queued) drop_all(o);

@@ -37,7 +37,8 @@ struct cp_outbox {
     cp_outbox_events on;
     struct cp_chunk *head, *tail;
     size_t queued;
-    size_t mark; /* length of the tail at cp_outbox_tail */
+    size_t mark;             /* length of the tail at cp_outbox_tail */
+    struct cp_chunk *before; /* the tail was added by it, and this was the tail */
     uint64_t took_at;
     cp_deferred flush;
     bool *gone; /* set while a callback runs: says that it has called cp_outbox_fini */

@@ -29,6 +29,7 @@
 
 enum {
     READS_PER_ROUND = 4, /* of WS_READ: the fair share of one connection */
+    TURN_US = 1000,      /* and so long it may have its messages served; then others have their turn */
     CLOSE_MS = 2000,     /* for the peer's close, and then for its end */
     CLOSE_ABNORMAL = 1006,
 };
@@ -48,11 +49,21 @@ static void watch(cp_ws *ws) {
 
 static void feed(cp_ws *ws, char *p, size_t n);
 
+/* A turn is from an event of this connection to the next message that finds the time used up. */
+static void begin_turn(cp_ws *ws) { cp_ws_shared_of(ws->t)->turn_until = cp_now_us() + TURN_US; }
+static bool turn_over(const cp_ws *ws) { return cp_now_us() >= ws->t->ws_shared->turn_until; }
+
 static void on_resume(cp_deferred *d) {
     cp_ws *ws = CP_CONTAINER(d, cp_ws, resume);
     if (reading(ws)) {
+        struct cp_ws_shared *s = cp_ws_shared_of(ws->t);
         cp_autobuf cp_buf rest = cp_take(ws->rest);
+        begin_turn(ws);
         feed(ws, rest.p, rest.n);
+        if (!s->spare.p && rest.cap <= 2 * WS_READ) {
+            s->spare = cp_take(rest);
+            cp_buf_clear(&s->spare);
+        }
     }
     watch(ws);
 }
@@ -252,7 +263,7 @@ static void count_collected(cp_ws *ws) {
     cp_charge_free(&ws->collecting);
 }
 
-/* Decodes and delivers; what is left when the reading pauses is kept. */
+/* Decodes and delivers; what is left when the reading pauses, or the turn is over, is kept. */
 static void feed(cp_ws *ws, char *p, size_t n) {
     cp_frame_event ev;
     size_t used;
@@ -263,16 +274,19 @@ static void feed(cp_ws *ws, char *p, size_t n) {
         if (kind == CP_FRAME_NEED_MORE) break;
         on_event(ws, &ev);
         check_full(ws);
-        if (!reading(ws)) break;
+        if (!reading(ws) || (n && turn_over(ws))) break;
     }
     if (cp_frame_held(&ws->in)) cp_frame_next(&ws->in, p, 0, &used, &ev); /* lets go of a message that was handed out */
+    if (n && !ws->rest.p) ws->rest = cp_take(ws->t->ws_shared->spare);
     cp_buf_add(&ws->rest, p, n);
+    if (ws->rest.n && reading(ws)) cp_loop_defer(loop_of(ws), &ws->resume, on_resume);
     count_collected(ws);
 }
 
 /* Reads until there is nothing more, or the share of this round is used up. */
 static void on_readable(cp_ws *ws) {
     char *buf = cp_ws_shared_of(ws->t)->read;
+    begin_turn(ws);
     for (int i = 0; i < READS_PER_ROUND && reading(ws) && !ws->rest.n; i++) {
         ssize_t n = read(ws->io.fd, buf, WS_READ);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
@@ -292,7 +306,8 @@ static void on_io(cp_io *io, uint32_t events) {
     cp_ws *ws = CP_CONTAINER(io, cp_ws, io);
     if (events & EPOLLOUT) cp_outbox_writable(&ws->out);
     if (events & EPOLLIN || (events & (EPOLLERR | EPOLLHUP) && reading(ws) && !ws->rest.n)) on_readable(ws);
-    else if (events & (EPOLLERR | EPOLLHUP)) cp_ws_cut(ws);
+    else if (events & (EPOLLERR | EPOLLHUP) && !ws->resume.queued)
+        cp_ws_cut(ws); /* else what it sent is served first */
 }
 
 /* ---- output ---- */

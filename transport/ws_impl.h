@@ -51,7 +51,9 @@ struct cp_ws_shared {
     cp_deferred drained;
     void (*drain_done)(void *arg); /* NULL when no drain is on */
     void *drain_arg;
-    char read[WS_READ]; /* all connections read into this; only what is left over is kept by each */
+    uint64_t turn_until; /* cp_now_us: of the connection that is being served */
+    cp_buf spare;        /* memory for the next rest */
+    char read[WS_READ];  /* all connections read into this; only what is left over is kept by each */
 };
 
 /* Takes it out of the world at once: the peer sees an end or a reset. Frees ws. */

@@ -11,6 +11,7 @@ struct cp_ws_shared *cp_ws_shared_of(cp_transport *t) {
     if (!t->ws_shared) {
         t->ws_shared = cp_new(struct cp_ws_shared);
         t->ws_shared->t = t;
+        cp_buf_reserve(&t->ws_shared->spare, WS_READ);
     }
     return t->ws_shared;
 }
@@ -51,6 +52,7 @@ void cp_ws_close_all(cp_transport *t) {
     if (!t->ws_shared) return;
     cp_timer_stop(t->loop, &t->ws_shared->drain);
     cp_loop_undefer(t->loop, &t->ws_shared->drained);
+    cp_buf_free(&t->ws_shared->spare);
     free(t->ws_shared);
     t->ws_shared = NULL;
 }

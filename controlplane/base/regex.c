@@ -64,7 +64,7 @@ struct cp_regex {
     int32_t *hash; /* of states, by their places */
     unsigned hash_size;
 
-    uint16_t *stack;
+    uint16_t *stack, *out, *list;
     uint32_t *seen, *listed; /* by place: the round it was last met in */
     uint32_t round;
     struct thread *now, *next; /* of the second run */
@@ -402,6 +402,8 @@ void cp_regex_free(cp_regex *re) {
     free(re->places);
     free(re->hash);
     free(re->stack);
+    free(re->out);
+    free(re->list);
     free(re->seen);
     free(re->listed);
     free(re->now);
@@ -469,6 +471,8 @@ static side side_of(const cp_regex *re, unsigned c) {
 static void prepare(cp_regex *re) {
     if (re->stack) return;
     re->stack = cp_alloc((re->n + 1) * sizeof *re->stack);
+    re->out = cp_alloc((re->n + 1) * sizeof *re->out);
+    re->list = cp_alloc((re->n + 1) * sizeof *re->list);
     re->seen = cp_alloc(re->n * sizeof *re->seen);
     re->listed = cp_alloc(re->n * sizeof *re->listed);
     re->now = cp_alloc((re->n + 1) * sizeof *re->now);
@@ -547,7 +551,7 @@ static int state_of(cp_regex *re, const uint16_t *places, unsigned n, side befor
 static int32_t step(cp_regex *re, int from, unsigned class) {
     const state *s = &re->states[from];
     side before = (side)s->before, after = side_of(re, class);
-    uint16_t out[CP_REGEX_PROGRAM], next[CP_REGEX_PROGRAM];
+    uint16_t *out = re->out, *next = re->list;
     unsigned n = 0, m = 0;
     bool match = false;
     begin_round(re);
@@ -585,7 +589,7 @@ static bool holds_match(cp_regex *re, cp_str text, bool open_end) {
 
 /* Threads stand in the order of their beginnings, so that the first to reach a place is the one that began first. */
 static void find(cp_regex *re, cp_str text, bool open_end, size_t *from, size_t *to) {
-    uint16_t out[CP_REGEX_PROGRAM];
+    uint16_t *out = re->out;
     unsigned n = 0;
     bool found = false;
     side before = SIDE_NONE;

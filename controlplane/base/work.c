@@ -135,6 +135,7 @@ static cp_work *turn(struct lane *l) {
 
 static void post_done(cp_task *t) {
     cp_work *w = CP_CONTAINER(t, cp_work, task);
+    w->pool = NULL;
     w->done(w);
 }
 
@@ -313,15 +314,17 @@ bool cp_workers_stop(cp_workers *p, uint64_t ms) {
     return ended;
 }
 
+/* No thread is left. */
 static void forget_waiting(struct lane *l) {
-    while (l->first) {
-        queue *q = l->first;
-        while (q->head) {
-            cp_work *w = q->head;
-            take(w);
-            w->queue = NULL;
+    for (unsigned b = 0; b < BUCKETS; b++) {
+        for (queue *q; (q = l->buckets[b]);) {
+            for (cp_work *w = q->head; w; w = w->next) {
+                w->queue = NULL;
+                w->pool = NULL;
+            }
+            l->buckets[b] = q->hash_next;
+            free(q);
         }
-        forget_idle(q);
     }
 }
 

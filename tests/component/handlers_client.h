@@ -50,7 +50,7 @@ static void client_reset(client *c) {
 typedef struct ask_opts {
     const cp_header *headers;
     size_t nheaders;
-    bool mux, respond_async;
+    bool mux, respond_async, keeps;
 } ask_opts;
 
 /* target: path?query. body NULL: none. */
@@ -66,6 +66,7 @@ static void ask_with(client *c, cp_method m, const char *target, const char *bod
                       .nheaders = o.nheaders,
                       .mux = o.mux,
                       .respond_async = o.respond_async,
+                      .reply_keeps = o.keeps,
                       .body = doc ? yyjson_doc_get_root(doc) : NULL,
                       .body_err = body && !doc ? &err : NULL};
     cp_match match = cp_router_match(client_router, m, req.path);

@@ -17,6 +17,9 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "component/disk.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "component/handlers_client.h"
 #include "handlers/families.h"
 #include "services/events.h"
@@ -316,12 +319,20 @@ void cp_session_cwd(cp_services *s, cp_str id, char out[4096]) {
     snprintf(out, 4096, "/");
 }
 
-/* A stand-in for the file routes: runs on the io pool and echoes what it was given. */
+/* A stand-in for the file routes: runs on the io pool and echoes what it was given. "/wait" waits for the gate. */
+static atomic_uint fake_reads, fake_waiting;
+static pthread_mutex_t fake_gate = PTHREAD_MUTEX_INITIALIZER;
 static int fake_io(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
     cp_str path = {0};
     (void)ctx;
     if (cp_json_str(req->body, "path", true, &path, err) < 0) return -1;
-    if (!cp_str_is(path, "/yes")) return cp_fail(err, CP_E_FILE_NOT_FOUND, "File not found: %.*s", (int)path.n, path.p);
+    atomic_fetch_add(&fake_reads, 1);
+    if (cp_str_is(path, "/wait")) {
+        atomic_store(&fake_waiting, 1);
+        pthread_mutex_lock(&fake_gate);
+        pthread_mutex_unlock(&fake_gate);
+    } else if (!cp_str_is(path, "/yes"))
+        return cp_fail(err, CP_E_FILE_NOT_FOUND, "File not found: %.*s", (int)path.n, path.p);
     cp_str session = cp_request_header(req, "X-Session-Id");
     res->status = 200;
     cp_jw w = cp_jw_on(&res->body);

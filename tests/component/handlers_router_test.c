@@ -1,4 +1,7 @@
 /* The whole table behind the router: refusals, body rules, fixed answers, metrics, sessions. */
+#include <pthread.h>
+#include <sched.h>
+
 #include "handlers_fake.h"
 
 static void expect_error(int status, const char *code, const char *message) {
@@ -111,6 +114,52 @@ static void a_client_that_leaves_an_io_route(void **state) {
     assert_int_equal(c.res.status, 0);
 }
 
+/* Holds the only thread, and those beyond it, of the lane of files until it is let go. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static cp_work blocks[8];
+static void hang(cp_work *w) {
+    (void)w;
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+}
+static void hung(cp_work *w) { (void)w; }
+static void hang_all(void) {
+    pthread_mutex_lock(&gate);
+    for (unsigned i = 0; i < CP_COUNT(blocks); i++)
+        cp_workers_submit_to(fake.workers, CP_LANE_FILES, 100 + i, &blocks[i], hang, hung);
+}
+
+/* X05: what is given up before it began is freed at once and never done; what a lost client leaves is bounded. */
+static void what_is_given_up_is_not_kept(void **state) {
+    (void)state;
+    static const cp_end ends[] = {CP_END_CANCELLED, CP_END_DEADLINE, CP_END_SHUTDOWN};
+    hang_all();
+    unsigned before = atomic_load(&fake_reads);
+    for (int i = 0; i < 5000; i++) {
+        ask(&c, CP_POST, "/api/read", "{\"path\":\"/yes\"}");
+        assert_false(c.reply.on_cancel(&c.reply, ends[i % 3], false));
+    }
+    for (int i = 0; i < 5000; i++) {
+        ask(&c, CP_POST, "/api/read", "{\"path\":\"/yes\"}");
+        assert_false(c.reply.on_cancel(&c.reply, CP_END_DISCONNECTED, false));
+    }
+    pthread_mutex_unlock(&gate);
+    ask(&c, CP_POST, "/api/read", "{\"path\":\"/yes\"}"); /* behind all that was left */
+    expect_soon(200, NULL);
+    assert_in_range(atomic_load(&fake_reads) - before, 2, 1 + 1024);
+}
+
+/* X05: what has begun goes on, and a transport that counts keeps its place until it has ended. */
+static void what_has_begun_is_held(void **state) {
+    (void)state;
+    pthread_mutex_lock(&fake_gate);
+    ask_with(&c, CP_POST, "/api/read", "{\"path\":\"/wait\"}", (ask_opts){.keeps = true});
+    while (!atomic_load(&fake_waiting)) sched_yield();
+    assert_true(c.reply.on_cancel(&c.reply, CP_END_DEADLINE, false));
+    pthread_mutex_unlock(&fake_gate);
+    expect_soon(200, NULL);
+}
+
 static void raw_bodies_are_http_only(void **state) {
     (void)state;
     ask_with(&c, CP_PUT, "/api/files/raw?path=/x", NULL, (ask_opts){.mux = true});
@@ -148,6 +197,7 @@ static void metrics(void **state) {
     cp_router_count(fake.router, ping.index, 200, 80);
     cp_router_count(fake.router, none.index, 404, 10);
     ask(&c, CP_GET, "/metrics", NULL);
+    expect_soon(200, NULL);
     const char *z = cp_buf_z(&c.res.body);
     assert_non_null(strstr(z, "conflux_requests_total{method=\"GET\",route=\"/api/ping\",status=\"200\"} 2\n"));
     assert_non_null(strstr(z, "conflux_requests_total{route=\"none\",status=\"404\"} 1\n"));
@@ -164,6 +214,8 @@ int main(void) {
         TEST(readiness_names_what_is_missing),
         TEST(io_routes_run_on_the_pool),
         TEST(a_client_that_leaves_an_io_route),
+        TEST(what_is_given_up_is_not_kept),
+        TEST(what_has_begun_is_held),
         TEST(raw_bodies_are_http_only),
         TEST(sessions),
         TEST(metrics),

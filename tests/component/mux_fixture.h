@@ -26,6 +26,27 @@ static inline int inline_text(cp_ctx *ctx, const cp_request *req, cp_result *res
     return 0;
 }
 
+/* Takes a while of the processor; which connection was served when. */
+static struct { unsigned n, other_at; /* served so far; how many when ?other=1 was */ } burnt;
+static inline void burn(const cp_request *req) {
+    uint64_t other = 0, until = cp_now_us() + 200;
+    cp_err err;
+    cp_request_param_u64(req, "other", 1, &other, &err);
+    burnt.n++;
+    if (other) burnt.other_at = burnt.n;
+    while (cp_now_us() < until) continue;
+}
+static inline int burn_inline(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    burn(req);
+    return inline_text(ctx, req, res, err);
+}
+static inline void burn_loop(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    cp_result res = {0};
+    cp_err err;
+    burn_inline(ctx, req, &res, &err);
+    cp_reply_send(reply, &res);
+}
+
 /* A JSON string of ?n characters. */
 static inline int sized(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
     (void)ctx;
@@ -162,6 +183,8 @@ const cp_route test_routes[] = {
     {CP_GET, "/ok", CP_R_INLINE, "ok", inline_ok, NULL, NULL},
     {CP_POST, "/ok", CP_R_INLINE | CP_R_BODY, "ok", inline_ok, NULL, NULL},
     {CP_GET, "/text", CP_R_INLINE, "text", inline_text, NULL, NULL},
+    {CP_GET, "/burn", CP_R_INLINE, "burn", burn_inline, NULL, NULL},
+    {CP_POST, "/burn", CP_R_LOOP, "burn", NULL, burn_loop, NULL},
     {CP_GET, "/sized", CP_R_INLINE, "sized", sized, NULL, NULL},
     {CP_GET, "/file", CP_R_IO, "file", sized, NULL, NULL},
     {CP_POST, "/echo", CP_R_IO | CP_R_BODY, "echo", io_echo, NULL, NULL},

@@ -324,8 +324,32 @@ static void who_answers_no_probe_gets_all(void **state) {
     }
 }
 
+/* X11: however much one connection asks for in one write, others are served in between. */
+static void take_turns(fixture *x, const char *method) {
+    enum { MANY = 400 };
+    cp_autobuf cp_buf all = {0};
+    client *other = client_new(x->h, &cp_ws_mux);
+    char text[128];
+    memset(&burnt, 0, sizeof burnt);
+    for (int i = 0; i < MANY; i++) {
+        int n = snprintf(text, sizeof text, "{\"type\":\"request\",\"id\":%d,\"method\":\"%s\",\"path\":\"/burn\"}", i,
+                         method);
+        cp_frame_put(&all, CP_OP_TEXT, true, text, (size_t)n, (const uint8_t[4]){1, 2, 3, 4});
+    }
+    client_write(x->c, all.p, all.n);
+    client_textf(other, "{\"type\":\"request\",\"id\":1,\"method\":\"%s\",\"path\":\"/burn?other=1\"}", method);
+    WAIT_FOR(x->h, burnt.n == MANY + 1);
+    assert_true(burnt.other_at && burnt.other_at < MANY / 2);
+    client_free(other);
+}
+static void others_are_served_in_between(void **state) {
+    take_turns(*state, "GET");
+    take_turns(*state, "POST");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(others_are_served_in_between),
         TEST(frames_are_at_most_64k),
         TEST(stream_end_failure_and_ids),
         TEST(window),

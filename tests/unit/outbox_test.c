@@ -207,6 +207,44 @@ static void memory_is_charged_and_patience_is_short_without_it(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* X10: room that was asked for and not used is given back, whatever lies in front of it: ten thousand connections with
+ * quiet streams behind an event that was not taken yet. */
+static void room_that_is_not_used_costs_nothing(void **state) {
+    rig *r = *state;
+    enum { MANY = 10000, EVENT = 7000, ROOM = 16000 };
+    static char event[EVENT];
+    cp_outbox *all = cp_alloc(MANY * sizeof *all);
+    for (int i = 0; i < MANY; i++) {
+        cp_outbox_init(&all[i], r->loop, &r->io, r->fd, r->out.on);
+        cp_outbox_add(&all[i], event, sizeof event);
+    }
+    uint64_t before = cp_budget_held(CP_MEM_UNSENT);
+    for (int i = 0; i < MANY; i++) {
+        for (int k = 0; k < 2; k++) {
+            assert_non_null(cp_outbox_tail(&all[i], ROOM)->p);
+            cp_outbox_commit(&all[i]);
+        }
+        assert_int_equal(cp_outbox_queued(&all[i]), EVENT);
+    }
+    cp_outbox_add(&all[0], event, sizeof event); /* the budget is told with bytes that are queued */
+    assert_true(cp_budget_held(CP_MEM_UNSENT) < before + 256 * 1024);
+    for (int i = 0; i < MANY; i++) cp_outbox_fini(&all[i]);
+    free(all);
+}
+
+static void what_follows_room_that_was_not_used_is_in_order(void **state) {
+    rig *r = *state;
+    static char block[12000], want[2 * sizeof block];
+    memset(block, 'x', sizeof block);
+    memset(want, 'x', sizeof want);
+    cp_outbox_add(&r->out, block, sizeof block);
+    cp_outbox_tail(&r->out, 90 * 1024);
+    cp_outbox_commit(&r->out);
+    cp_outbox_add(&r->out, block, sizeof block);
+    assert_int_equal(cp_outbox_queued(&r->out), sizeof want);
+    expect_bytes(r, want, sizeof want);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(everything_in_order),
@@ -215,6 +253,8 @@ int main(void) {
         TEST(stall_is_measured),
         TEST(broken_socket_is_told_once),
         TEST(owner_may_end_in_a_callback),
+        TEST(room_that_is_not_used_costs_nothing),
+        TEST(what_follows_room_that_was_not_used_is_in_order),
         TEST(memory_is_charged_and_patience_is_short_without_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
