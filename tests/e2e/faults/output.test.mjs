@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { group, memory, OFF, openDoor, own, plainOwn, times } from '../lib/door.mjs';
+import { ASAN, memory, OFF, openDoor, own, plainOwn, times } from '../lib/door.mjs';
 import { connect } from '../lib/mux.mjs';
 import { serverPid, until } from '../lib/server.mjs';
 
@@ -102,7 +102,8 @@ plainOwn('X05', 'what is cancelled, or late, holds nothing: not memory, and no p
       if (!late) m.send({ type: 'cancel', id: r.id });
       if (i % 20 === 19 || late) assert.equal((await r).body.code, late ? 'DEADLINE_EXCEEDED' : 'CANCELLED');
     }
-    assert.ok(await memory(pid) - before < 30, 'what was given up is not kept'); // 60 MB were sent
+    // 60 MB were sent (the sanitizer keeps what has been freed)
+    if (!ASAN) assert.ok(await memory(pid) - before < 30, 'what was given up is not kept');
     // and what a client leaves behind by going away is bounded, however often it comes again
     for (let i = 0; i < 15; i++) {
       const guest = await connect(s);
