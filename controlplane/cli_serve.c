@@ -50,7 +50,8 @@ int cp_cli_serve(char **argv) {
                                .config = cp_buf_str(&text),
                                .cmd = (const char *const *)cmd,
                                .state_dir = cfg.state,
-                               .announce = announce};
+                               .announce = announce,
+                               .spawn_limit_ms = (unsigned)cfg.spawn_timeout};
         status = cp_keeper_main(&opts);
     }
     cp_buf_free(&text);

@@ -60,8 +60,8 @@ yyjson_doc *cp_json_read(cp_str text, cp_err *err);
  * stands in front of us to filter requests need not read as we do. -1: VALIDATION_FAILED with err->field = the key (or
  * LIMIT_EXCEEDED). No more than n log n for n keys, whatever they are; no memory for objects of up to 16. */
 int cp_json_unique(yyjson_doc *doc, cp_err *err);
-/* As cp_json_read with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run out
- * fails as INTERNAL_ERROR. */
+/* As cp_json_read with the caller's memory, which must outlive the document (NULL: the heap). An allocator that has run
+ * out fails as INTERNAL_ERROR. */
 yyjson_doc *cp_json_parse_with(cp_str text, const yyjson_alc *alc, cp_err *err);
 static inline void cp_autodoc_(yyjson_doc **d) { yyjson_doc_free(*d); }
 #define cp_autodoc __attribute__((cleanup(cp_autodoc_)))

@@ -1,7 +1,8 @@
 /* Design notes. Whoever reads the log may stall, and a loop that waits for him stands still: a line that does not go at
  * once is dropped, and the next that goes is preceded by the number of those that did not. stderr is shared with our
  * parent and with CMD, who would be surprised by O_NONBLOCK on it; so a pipe is opened anew, which makes a description
- * of our own. Files and terminals are written to as they are. */
+ * of our own. Files and terminals are written to as they are. A line for which there is no memory is dropped as well:
+ * the keeper logs too, and must not end over it. */
 #include "base/log.h"
 
 #include "base/clock.h"
@@ -13,9 +14,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* A line's memory, taken at once: CP_LOG_LINE_MAX, and what cp_escape wants ahead of one more value. */
+enum { LINE_ROOM = CP_LOG_LINE_MAX + 12 * CP_LOG_VALUE_MAX };
 
 static struct {
     int fd;
@@ -115,20 +120,25 @@ static bool put(const cp_buf *line) {
     return n >= 0 || errno != EAGAIN;
 }
 
-static bool put_dropped(void) {
+static bool put_dropped(cp_buf *line) {
     unsigned long n = atomic_exchange(&dropped, 0);
     if (!n) return true;
-    cp_autobuf cp_buf line = {0};
     const cp_kv kv[] = {CP_KVI("count", n)};
-    format(&line, CP_LOG_WARN, "log.dropped", "lines were dropped: nobody read them in time", kv, CP_COUNT(kv));
-    if (put(&line)) return true;
-    atomic_fetch_add(&dropped, n);
-    return false;
+    format(line, CP_LOG_WARN, "log.dropped", "lines were dropped: nobody read them in time", kv, CP_COUNT(kv));
+    bool gone = put(line);
+    cp_buf_clear(line);
+    if (!gone) atomic_fetch_add(&dropped, n);
+    return gone;
 }
 
 void cp_log_write(cp_log_level level, const char *event, const char *msg, const cp_kv *kv, size_t n) {
     if (!cp_log_on(level)) return;
-    cp_autobuf cp_buf line = {0};
-    format(&line, level, event, msg, kv, n);
-    if (!put_dropped() || !put(&line)) atomic_fetch_add(&dropped, 1);
+    cp_autobuf cp_buf line = {.p = malloc(LINE_ROOM)};
+    if (line.p) line.cap = LINE_ROOM;
+    bool gone = line.p && put_dropped(&line);
+    if (gone) {
+        format(&line, level, event, msg, kv, n);
+        gone = put(&line);
+    }
+    if (!gone) atomic_fetch_add(&dropped, 1);
 }

@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS_PER_ROUND = 256, FAR_MS = 1000 };
+enum { EVENTS_PER_ROUND = 256, FAR_MS = 1000, FIRST_TIMERS = 64 };
 
 struct slot {
     cp_io *io;
@@ -47,6 +47,8 @@ struct cp_loop {
 
 cp_loop *cp_loop_new(cp_err *err) {
     cp_loop *l = cp_new(cp_loop);
+    l->heap_cap = FIRST_TIMERS;
+    l->heap = cp_alloc(l->heap_cap * sizeof(cp_timer *));
     l->epfd = epoll_create1(EPOLL_CLOEXEC);
     l->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event ev = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
@@ -54,6 +56,7 @@ cp_loop *cp_loop_new(cp_err *err) {
         cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "event loop");
         cp_close(&l->epfd);
         cp_close(&l->wakefd);
+        free(l->heap);
         free(l);
         return NULL;
     }
@@ -80,19 +83,24 @@ bool cp_loop_here(const cp_loop *l) { return pthread_equal(l->thread, pthread_se
 
 /* ---- watchers ---- */
 
-static uint32_t slot_take(cp_loop *l) {
-    if (!l->free_head) {
-        uint32_t n = l->nslots ? l->nslots * 2 : 64;
-        l->slots = cp_realloc(l->slots, n * sizeof *l->slots);
-        for (uint32_t i = n; i-- > l->nslots;) {
-            l->slots[i] = (struct slot){.next_free = l->free_head};
-            l->free_head = i + 1;
-        }
-        l->nslots = n;
+static bool slots_grow(cp_loop *l) {
+    uint32_t n = l->nslots ? l->nslots * 2 : 64;
+    struct slot *v = realloc(l->slots, n * sizeof *v);
+    if (!v) return false;
+    l->slots = v;
+    for (uint32_t i = n; i-- > l->nslots;) {
+        v[i] = (struct slot){.next_free = l->free_head};
+        l->free_head = i + 1;
     }
-    uint32_t i = l->free_head - 1;
-    l->free_head = l->slots[i].next_free;
-    return i;
+    l->nslots = n;
+    return true;
+}
+
+static bool slot_take(cp_loop *l, uint32_t *out) {
+    if (!l->free_head && !slots_grow(l)) return false;
+    *out = l->free_head - 1;
+    l->free_head = l->slots[*out].next_free;
+    return true;
 }
 
 static void slot_give(cp_loop *l, uint32_t i) {
@@ -107,7 +115,11 @@ static struct epoll_event event_of(const cp_loop *l, uint32_t i, uint32_t events
 }
 
 int cp_io_add(cp_loop *l, cp_io *io, int fd, uint32_t events, void (*fn)(cp_io *, uint32_t)) {
-    uint32_t i = slot_take(l);
+    uint32_t i;
+    if (!slot_take(l, &i)) {
+        errno = ENOMEM;
+        return -1;
+    }
     struct epoll_event ev = event_of(l, i, events);
     if (epoll_ctl(l->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
         int saved = errno;
@@ -185,7 +197,7 @@ void cp_timer_start(cp_loop *l, cp_timer *t, uint64_t delay_ms, void (*fn)(cp_ti
     if (__builtin_add_overflow(l->now, delay_ms, &t->at)) t->at = UINT64_MAX;
     t->fn = fn;
     if (l->nheap == l->heap_cap) {
-        l->heap_cap = l->heap_cap ? l->heap_cap * 2 : 64;
+        l->heap_cap *= 2;
         l->heap = cp_realloc(l->heap, l->heap_cap * sizeof(cp_timer *));
     }
     heap_set(l, l->nheap++, t);

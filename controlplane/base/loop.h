@@ -39,12 +39,12 @@ void cp_loop_stop(cp_loop *loop);            /* any thread, async-signal-safe */
 /* One round: waits at most timeout_ms (-1: until something happens). For tests. */
 int cp_loop_once(cp_loop *loop, int timeout_ms);
 
-/* Registers fd (borrowed; the owner closes it after cp_io_del). 0 or -1 with errno. */
+/* Registers fd (borrowed; the owner closes it after cp_io_del). 0 or -1 with errno, ENOMEM included. */
 int cp_io_add(cp_loop *loop, cp_io *io, int fd, uint32_t events, void (*fn)(cp_io *, uint32_t));
 int cp_io_mod(cp_loop *loop, cp_io *io, uint32_t events); /* no system call when unchanged */
 void cp_io_del(cp_loop *loop, cp_io *io);                 /* idle is fine */
 
-/* (Re)starts: fires once, at or after cp_loop_now + delay_ms. */
+/* (Re)starts: fires once, at or after cp_loop_now + delay_ms. The first 64 take no memory. */
 void cp_timer_start(cp_loop *loop, cp_timer *t, uint64_t delay_ms, void (*fn)(cp_timer *));
 void cp_timer_stop(cp_loop *loop, cp_timer *t); /* stopped is fine */
 static inline bool cp_timer_active(const cp_timer *t) { return t->slot != 0; }

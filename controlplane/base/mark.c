@@ -3,8 +3,8 @@
 #include "base/fd.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -24,11 +24,12 @@ bool cp_mark_limits(cp_str text, uint64_t *soft, uint64_t *hard) {
  * not. "unlimited" is no number and no mark. */
 static bool read_limits(pid_t pid, struct rlimit *out) {
     char path[40];
-    cp_autofree char *text = NULL;
-    size_t n = 0;
+    char text[4096]; /* the table is half of that; the keeper reads it too, which takes no memory for it */
     uint64_t soft, hard;
     snprintf(path, sizeof path, "/proc/%d/limits", (int)pid);
-    if (cp_read_file(path, 8192, &text, &n) < 0 || !cp_mark_limits((cp_str){text, n}, &soft, &hard)) return false;
+    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : cp_read_full(fd, text, sizeof text);
+    if (n <= 0 || !cp_mark_limits((cp_str){text, (size_t)n}, &soft, &hard)) return false;
     *out = (struct rlimit){.rlim_cur = soft, .rlim_max = hard};
     return true;
 }

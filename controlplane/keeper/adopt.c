@@ -12,8 +12,9 @@
 static void on_timer(cp_timer *t) { adopt_check(CP_CONTAINER(t, keeper, adopt_timer)); }
 
 static void give_up(keeper *k, child *c, int sys) {
-    peer_refuse(k, c->tag, sys, CP_STEP_adopt);
-    books_remove(&k->books, c);
+    c->adopt_by = 0;
+    k->books.adopting--;
+    peer_tell_refused(k, c, sys, CP_STEP_adopt);
 }
 
 static void look(keeper *k, child *c, uint64_t now) {
@@ -23,7 +24,6 @@ static void look(keeper *k, child *c, uint64_t now) {
     } else if (st.ppid == getpid()) {
         c->adopt_by = 0;
         k->books.adopting--;
-        c->told = true;
         peer_tell_spawned(k, c);
     } else if (now >= c->adopt_by) {
         give_up(k, c, ETIMEDOUT);

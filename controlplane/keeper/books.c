@@ -25,14 +25,21 @@ void books_free(books *b) {
 }
 
 child *books_add(books *b, uint64_t tag, const cp_mark *mark, cp_str key) {
-    child *c = cp_new(child);
+    child *c = calloc(1, sizeof *c);
+    char *own_key = key.n && c ? malloc(key.n + 1) : NULL;
+    if (!c || (key.n && !own_key)) {
+        free(c);
+        return NULL;
+    }
     c->tag = tag;
     for (int i = 0; i < 3; i++) c->hold[i] = -1;
     LIST_INSERT_HEAD(&b->by_tag[tag_bucket(tag)], c, by_tag);
     c->mark = *mark;
     LIST_INSERT_HEAD(&b->by_mark[mark_bucket(mark->spawn)], c, by_mark);
     if (key.n) {
-        c->key = cp_str_dup(key);
+        memcpy(own_key, key.p, key.n);
+        own_key[key.n] = '\0';
+        c->key = own_key;
         LIST_INSERT_HEAD(&b->by_key[key_bucket(key)], c, by_key);
     }
     TAILQ_INSERT_TAIL(&b->all, c, all);
@@ -45,6 +52,20 @@ void books_set_pid(books *b, child *c, pid_t pid) {
     LIST_INSERT_HEAD(&b->by_pid[pid_bucket(pid)], c, by_pid);
 }
 
+void books_no_pid(books *b, child *c) {
+    (void)b;
+    LIST_REMOVE(c, by_pid);
+    c->pid = 0;
+}
+
+void books_disown(books *b, child *c) {
+    (void)b;
+    for (int i = 0; i < 3; i++) cp_close(&c->hold[i]);
+    if (c->key) LIST_REMOVE(c, by_key);
+    free(cp_take(c->key));
+    c->acked = true;
+}
+
 void books_exited(books *b, child *c, const cp_exit *x) {
     (void)b;
     c->exited = true;
@@ -53,6 +74,7 @@ void books_exited(books *b, child *c, const cp_exit *x) {
 }
 
 void books_remove(books *b, child *c) {
+    if (c->start) c->start->child = NULL;
     if (b->telling == c) b->telling = TAILQ_NEXT(c, all);
     if (c->adopt_by) b->adopting--;
     if (c->pid && !c->exited) LIST_REMOVE(c, by_pid);

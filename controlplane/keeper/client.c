@@ -93,8 +93,6 @@ static void watch(cp_keeper *k, bool later) {
 
 int client_send(cp_keeper *k, const cp_wire *m, const int *fds, cp_err *err) {
     if (!cp_chan_is_open(&k->chan)) return cp_fail(err, CP_E_INTERNAL_ERROR, "the keeper is gone");
-    if (cp_chan_queued(&k->chan) >= CLIENT_QUEUE_MAX)
-        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%d requests wait for the keeper", CLIENT_QUEUE_MAX);
     if (cp_chan_send(&k->chan, m, fds) < 0) {
         int sys = errno;
         if (sys == EPIPE || sys == ECONNRESET) lost(k);
@@ -103,6 +101,12 @@ int client_send(cp_keeper *k, const cp_wire *m, const int *fds, cp_err *err) {
     }
     watch(k, false);
     return 0;
+}
+
+int client_ask(cp_keeper *k, const cp_wire *m, const int *fds, cp_err *err) {
+    if (cp_chan_queued(&k->chan) >= CLIENT_QUEUE_MAX)
+        return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%d requests wait for the keeper", CLIENT_QUEUE_MAX);
+    return client_send(k, m, fds, err);
 }
 
 /* ---- receiving ---- */

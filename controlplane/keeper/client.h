@@ -24,7 +24,8 @@ typedef struct cp_child {
     uint64_t start_time; /* field 22 of /proc/pid/stat: with pid, its identity */
     cp_mark mark;        /* what it and all that it starts carry; spawn 0: none could be set */
     /* Exactly once per spawn or adopt. sys 0: pid and start_time are set. Else the errno of the step that failed;
-     * `step` names it ("execve", "chdir", "setuid", …). The child is out of the keeper's books then. */
+     * `step` names it ("execve", "chdir", "setuid", …); ETIMEDOUT: the step did not come back and was given up. The
+     * child is out of the keeper's books then. */
     void (*on_spawn)(struct cp_child *c, int sys, const char *step);
     /* Exactly once after a successful spawn: the wait status, as soon as the keeper has reaped it. */
     void (*on_exit)(struct cp_child *c, const cp_exit *x);
@@ -43,11 +44,12 @@ typedef struct cp_spawn {
     const char *key;  /* durable: the owner's name for it, unique (≤ 255 bytes); NULL: dies with the server */
     bool own_session; /* setsid instead of a group of its own; a terminal on descriptor 0 becomes the
                          controlling one */
-    bool set_user;    /* uid, gid (and supplementary groups of `user`) */
+    bool set_user;    /* uid, gid and supplementary groups; nobody looks them up here */
     uid_t uid;
     gid_t gid;
-    const char *user; /* for initgroups; NULL: no supplementary groups */
-    uint64_t mark;    /* the mark.spawn of a former child in whose place this one comes; 0: one of its own */
+    const gid_t *groups; /* at most 1024 */
+    size_t ngroups;
+    uint64_t mark; /* the mark.spawn of a former child in whose place this one comes; 0: one of its own */
 } cp_spawn;
 
 /* What a restarted server is told about a durable child. */
@@ -85,7 +87,8 @@ int cp_keeper_ready(cp_keeper *k, uint16_t port, cp_err *err);
 int cp_keeper_failed(cp_keeper *k, const char *reason);
 
 /* Queues a spawn; the outcome comes by c->on_spawn, never before this returns. -1: refused here (argv empty, too big,
- * keeper lost) and no callback comes. The borrowed descriptors may be closed when this has returned. */
+ * 4096 records waiting, keeper lost) and no callback comes. The borrowed descriptors may be closed when this has
+ * returned. */
 int cp_keeper_spawn(cp_keeper *k, cp_child *c, const cp_spawn *s, cp_err *err);
 /* Takes into the books a process that the keeper will adopt because its parent ended (a double-forked subshell that
  * still waits for its go-ahead): c->pid and c->mark are given; start_time is checked and set. on_spawn, then on_exit as
@@ -97,9 +100,11 @@ void cp_keeper_claim(cp_keeper *k, cp_child *c, const cp_held *h);
 
 /* Closes the keeper's duplicate of hold[which], then calls done(c) (may be NULL); only after that may the server's own
  * copy be closed, else the child never meets its end of input. done may come after on_exit: an owner that frees c
- * before calls cp_keeper_forget. -1: keeper lost, done does not come. */
+ * before calls cp_keeper_forget. -1: keeper lost, done does not come. Never refused for a long queue: there are only as
+ * many as there are children. */
 int cp_keeper_close_hold(cp_keeper *k, cp_child *c, int which, void (*done)(cp_child *c));
-/* The exit status of a durable child has been recorded: the keeper closes what it holds and forgets it. */
+/* The exit status of a durable child has been recorded, or nobody wants to know it: the keeper closes what it holds and
+ * forgets it, when it has ended. Never refused for a long queue. */
 void cp_keeper_ack(cp_keeper *k, cp_child *c);
 /* No callback of c comes any more (its owner goes away), neither on_… nor done. A non-durable child lives on unless
  * killed. */

@@ -5,7 +5,7 @@
 
 enum {
     CLIENT_BUCKETS = 1024,
-    CLIENT_QUEUE_MAX = 4096, /* records that the keeper has not taken yet */
+    CLIENT_QUEUE_MAX = 4096, /* records that the keeper has not taken yet: then no spawn and no adoption is added */
 };
 
 /* A held child that nobody has claimed yet: its exit waits here. */
@@ -45,5 +45,7 @@ struct cp_keeper {
 
 void client_enter(cp_keeper *k, cp_child *c);
 uint64_t client_next_tag(cp_keeper *k);
-/* Refuses when the keeper is gone or its queue is full. */
+/* Refuses when the keeper is gone. */
 int client_send(cp_keeper *k, const cp_wire *m, const int *fds, cp_err *err);
+/* For what asks for something new: refuses when the queue is long as well. */
+int client_ask(cp_keeper *k, const cp_wire *m, const int *fds, cp_err *err);

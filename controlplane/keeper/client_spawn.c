@@ -2,7 +2,7 @@
 
 #include "base/fd.h"
 
-enum { CWD_MAX = 4096, USER_MAX = 255 };
+enum { CWD_MAX = 4096 };
 
 /* argv, then env, each string with its NUL; counts them. */
 static int gather(const cp_spawn *s, cp_buf *data, cp_wire_rec_spawn *r, cp_err *err) {
@@ -19,12 +19,12 @@ static int fill(const cp_spawn *s, cp_wire_rec_spawn *r, cp_err *err) {
     r->mark = s->mark;
     r->uid = s->uid;
     r->gid = s->gid;
-    r->user = cp_str_of(s->user);
+    r->groups = (cp_str){(const char *)s->groups, s->ngroups * sizeof *s->groups};
     r->key = cp_str_of(s->key);
     r->cwd = cp_str_of(s->cwd ? s->cwd : "/");
     if (r->key.n > CP_WIRE_KEY_MAX) return cp_fail(err, CP_E_NAME_TOO_LONG, "the key of a child is too long");
     if (r->cwd.n >= CWD_MAX) return cp_fail(err, CP_E_NAME_TOO_LONG, "the working directory is too long");
-    if (r->user.n > USER_MAX) return cp_fail(err, CP_E_NAME_TOO_LONG, "the user name is too long");
+    if (s->ngroups > CP_WIRE_GROUPS_MAX) return cp_fail(err, CP_E_LIMIT_EXCEEDED, "the user is in too many groups");
     return 0;
 }
 
@@ -39,7 +39,7 @@ static uint8_t pick_fds(const int *from, int n, int fds[CP_WIRE_FDS], uint8_t *n
 }
 
 static bool fits(const cp_wire_rec_spawn *r, size_t data) {
-    return data + r->user.n + r->key.n + r->cwd.n + 256 <= CP_WIRE_MAX;
+    return data + r->groups.n + r->key.n + r->cwd.n + 256 <= CP_WIRE_MAX;
 }
 
 int cp_keeper_spawn(cp_keeper *k, cp_child *c, const cp_spawn *s, cp_err *err) {
@@ -60,7 +60,7 @@ int cp_keeper_spawn(cp_keeper *k, cp_child *c, const cp_spawn *s, cp_err *err) {
     }
     m.spawn.tag = c->tag = client_next_tag(k);
     c->pid = 0;
-    if (client_send(k, &m, fds, err) < 0) return -1;
+    if (client_ask(k, &m, fds, err) < 0) return -1;
     client_enter(k, c);
     return 0;
 }
@@ -77,7 +77,7 @@ int cp_keeper_adopt(cp_keeper *k, cp_child *c, const char *key, const int hold[3
     if (m.adopt.key.n > CP_WIRE_KEY_MAX) return cp_fail(err, CP_E_NAME_TOO_LONG, "the key of a child is too long");
     if (key && hold) m.adopt.hold = pick_fds(hold, 3, fds, &m.nfds);
     m.adopt.tag = c->tag = client_next_tag(k);
-    if (client_send(k, &m, fds, err) < 0) return -1;
+    if (client_ask(k, &m, fds, err) < 0) return -1;
     client_enter(k, c);
     return 0;
 }

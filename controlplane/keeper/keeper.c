@@ -56,8 +56,12 @@ static int open_signals(keeper *k, bool only_child) {
 
 static int keeper_open(keeper *k, const cp_keeper_opts *opts, bool only_child, cp_err *err) {
     *k = (keeper){.opts = opts, .lock = -1, .sigfd = -1, .chan = {.fd = -1}, .spawner = {.devnull = -1}};
+    k->starts_max = opts->starts_max ? opts->starts_max : STARTS_MAX;
+    k->spawn_limit_ms = opts->spawn_limit_ms ? opts->spawn_limit_ms : SPAWN_LIMIT_MS;
+    k->kill_limit_ms = opts->kill_limit_ms ? opts->kill_limit_ms : KILL_LIMIT_MS;
     k->children_max = opts->children_max ? opts->children_max : CHILDREN_MAX;
     books_init(&k->books);
+    TAILQ_INIT(&k->starts);
     ensure_stdio();
     mark_init(k);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "subreaper");
@@ -72,6 +76,7 @@ static void keeper_close(keeper *k) {
     if (k->loop) {
         peer_close(k);
         cp_io_del(k->loop, &k->sig_io);
+        starts_close(k);
     }
     cp_close(&k->sigfd);
     cp_close(&k->lock);
@@ -102,12 +107,11 @@ int cp_keeper_main(const cp_keeper_opts *opts) {
     return rc;
 }
 
-int cp_keeper_run_on(int fd) {
-    static const cp_keeper_opts none;
+int cp_keeper_run_on(int fd, const cp_keeper_opts *opts) {
     keeper k;
     cp_err err;
     int rc = 1;
-    if (keeper_open(&k, &none, true, &err) < 0) {
+    if (keeper_open(&k, opts, true, &err) < 0) {
         fprintf(stderr, "conflux: %s\n", err.msg);
         close(fd);
     } else {

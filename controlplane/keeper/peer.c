@@ -1,7 +1,10 @@
-/* Design notes. The handover is pulled: while the socket takes records, the next durable child is told; so nothing
- * piles up for a server that is slow to start. A child that ends before its turn is told as ended; one that ends after
- * it gets an exit record like any other, which may come before held_end. A child is `told` once the present server has
- * heard of it, by its own spawn or by held. */
+/* Design notes. What has to be told of a child it owes until the socket or the queue has taken it, so that no lack of
+ * memory or of descriptors loses it; while something is owed, no request is read.
+ *
+ * The handover is pulled: while the socket takes records, the next durable child is told; so nothing piles up for a
+ * server that is slow to start. A child that ends before its turn is told as ended; one that ends after it gets an exit
+ * record like any other, which may come before held_end. A child is `told` once the present server has heard of it, by
+ * its own spawn or by held. */
 #include "keeper/core.h"
 
 #include "base/fd.h"
@@ -15,19 +18,19 @@ enum { FLUSH_RETRY_MS = 2 };
 
 static void on_peer(cp_io *io, uint32_t events);
 
+/* false: not now, there is no room to queue it. What is for a server that is gone is dropped: its exit starts another,
+ * which is told everything anew. */
 static bool send_record(keeper *k, const cp_wire *m, const int *fds) {
     return cp_chan_send(&k->chan, m, fds) == 0 || errno == EPIPE || errno == ECONNRESET;
 }
 
-/* Sends to a server that is gone are dropped: its exit starts another, which is told everything anew. */
-void peer_send(keeper *k, const cp_wire *m, const int *fds) {
-    if (cp_chan_is_open(&k->chan) && !send_record(k, m, fds))
-        cp_log(CP_LOG_ERROR, "keeper.send", "a record for the server is lost", CP_KVZ("errno", cp_errno_name(errno)));
+static bool hold_back(keeper *k) {
+    return cp_chan_queued(&k->chan) > QUEUE_PAUSE || k->owed.type || k->owing || start_busy(k);
 }
 
-static void watch(keeper *k) {
+void peer_watch(keeper *k) {
     if (!k->chan_io.slot) return;
-    k->paused = cp_chan_queued(&k->chan) > QUEUE_PAUSE;
+    k->paused = hold_back(k);
     uint32_t in = k->paused ? 0 : EPOLLIN, out = cp_chan_queued(&k->chan) ? EPOLLOUT : 0;
     (void)cp_io_mod(k->loop, &k->chan_io, in | out);
 }
@@ -58,19 +61,103 @@ static bool tell_more(keeper *k) {
     while (k->telling && !cp_chan_queued(&k->chan)) {
         child *c = k->books.telling;
         if (c) {
-            if (c->key && !c->told && !tell_held(k, c)) return false;
+            bool another = c->generation != k->generation; /* else the server has asked for it itself */
+            if (c->key && another && !c->told && !tell_held(k, c)) return false;
             k->books.telling = TAILQ_NEXT(c, all);
-        } else {
+        } else if (send_record(k, &(cp_wire){.type = CP_WIRE_held_end}, NULL)) {
             k->telling = false;
-            peer_send(k, &(cp_wire){.type = CP_WIRE_held_end}, NULL);
+        } else {
+            return false;
         }
     }
     return true;
 }
 
+/* ---- what is owed ---- */
+
+static void flush_soon(keeper *k);
+
+/* What a child owes, in order. c may be gone afterwards. */
+static void pay(keeper *k, child *c) {
+    cp_wire refused = {.type = CP_WIRE_spawned, .spawned = {.tag = c->tag, .sys = c->sys, .step = c->step}};
+    cp_wire spawned = {.type = CP_WIRE_spawned};
+    spawned.spawned = (cp_wire_rec_spawned){
+        .tag = c->tag, .pid = c->pid, .start_time = c->start_time, .spawn = c->mark.spawn, .command = c->mark.command};
+    cp_wire exited = {.type = CP_WIRE_exited, .exited = {.tag = c->tag}};
+    CP_WIRE_SET_EXIT(&exited.exited, &c->exit);
+    const struct {
+        uint8_t bit;
+        const cp_wire *m;
+    } debts[] = {{OWES_REFUSED, &refused}, {OWES_SPAWNED, &spawned}, {OWES_EXITED, &exited}};
+    bool over = c->owes & OWES_REFUSED || (c->owes & OWES_EXITED && !c->key);
+    for (size_t i = 0; i < CP_COUNT(debts); i++) {
+        if (!(c->owes & debts[i].bit)) continue;
+        if (!send_record(k, debts[i].m, NULL)) {
+            k->owing = true;
+            flush_soon(k);
+            return;
+        }
+        c->owes &= (uint8_t)~debts[i].bit;
+    }
+    if (over) books_remove(&k->books, c);
+}
+
+static void pay_all(keeper *k) {
+    if (k->owed.type && send_record(k, &k->owed, NULL)) k->owed = (cp_wire){0};
+    if (!k->owing) return;
+    k->owing = false;
+    for (child *c = TAILQ_FIRST(&k->books.all), *next; c; c = next) {
+        next = TAILQ_NEXT(c, all);
+        if (c->owes) pay(k, c);
+    }
+}
+
+static void owe(keeper *k, child *c, uint8_t what) {
+    c->owes |= what;
+    pay(k, c);
+    peer_watch(k);
+}
+
+void peer_tell_spawned(keeper *k, child *c) {
+    c->told = true;
+    owe(k, c, OWES_SPAWNED);
+}
+
+void peer_tell_refused(keeper *k, child *c, int sys, uint8_t step) {
+    c->sys = sys;
+    c->step = step;
+    if (c->pid && !c->exited) books_no_pid(&k->books, c);
+    owe(k, c, OWES_REFUSED);
+}
+
+void peer_tell_exit(keeper *k, child *c) { owe(k, c, OWES_EXITED); }
+
+void peer_answer(keeper *k, const cp_wire *m) {
+    if (!send_record(k, m, NULL)) {
+        k->owed = *m;
+        flush_soon(k);
+    }
+    peer_watch(k);
+}
+
+void peer_refuse(keeper *k, uint64_t tag, int sys, uint8_t step) {
+    peer_answer(k, &(cp_wire){.type = CP_WIRE_spawned, .spawned = {.tag = tag, .sys = sys, .step = step}});
+}
+
+void peer_send(keeper *k, const cp_wire *m) {
+    if (cp_chan_is_open(&k->chan) && !send_record(k, m, NULL))
+        cp_log(CP_LOG_ERROR, "keeper.send", "an order to the server is lost", CP_KVZ("errno", cp_errno_name(errno)));
+}
+
+/* ---- the socket ---- */
+
 static void flush_later(cp_timer *t) {
     keeper *k = CP_CONTAINER(t, keeper, flush_timer);
     if (k->chan_io.slot) on_peer(&k->chan_io, EPOLLOUT);
+}
+
+static void flush_soon(keeper *k) {
+    if (!cp_timer_active(&k->flush_timer)) cp_timer_start(k->loop, &k->flush_timer, FLUSH_RETRY_MS, flush_later);
 }
 
 static void lost(keeper *k) {
@@ -80,6 +167,7 @@ static void lost(keeper *k) {
 
 static void flush(keeper *k) {
     bool later = false;
+    pay_all(k);
     if (cp_chan_flush(&k->chan, &later) < 0) {
         lost(k); /* seen here, not by reading, when we were not reading */
         return;
@@ -88,7 +176,7 @@ static void flush(keeper *k) {
         cp_timer_start(k->loop, &k->flush_timer, FLUSH_RETRY_MS, flush_later);
         (void)cp_io_mod(k->loop, &k->chan_io, k->paused ? 0 : EPOLLIN);
     } else {
-        watch(k);
+        peer_watch(k);
     }
 }
 
@@ -99,7 +187,7 @@ static void broken(keeper *k, const char *why) {
 
 /* false: the socket is closed. */
 static bool receive(keeper *k) {
-    for (int i = 0; i < RECORDS_PER_ROUND && cp_chan_queued(&k->chan) <= QUEUE_PAUSE; i++) {
+    for (int i = 0; i < RECORDS_PER_ROUND && !hold_back(k); i++) {
         cp_wire m;
         cp_err err;
         int fds[CP_WIRE_FDS];
@@ -130,7 +218,21 @@ static void say_hello(keeper *k) {
     cp_autofd int config = cp_memfd("conflux-config", k->opts->config.p, k->opts->config.n);
     cp_wire m = {.type = CP_WIRE_hello, .nfds = config >= 0};
     m.hello = (cp_wire_rec_hello){.generation = k->generation, .port = k->port, .keeper_pid = getpid()};
-    peer_send(k, &m, &config);
+    if (!send_record(k, &m, &config))
+        cp_log(CP_LOG_ERROR, "keeper.send", "no greeting for the server", CP_KVZ("errno", cp_errno_name(errno)));
+}
+
+/* The one before has died with what it was still to be told; a durable child's end is told by held. */
+static void forgive(keeper *k) {
+    k->owed = (cp_wire){0};
+    k->owing = false;
+    for (child *c = TAILQ_FIRST(&k->books.all), *next; c; c = next) {
+        next = TAILQ_NEXT(c, all);
+        bool over = c->owes & OWES_REFUSED || (c->exited && !c->key);
+        c->told = false;
+        c->owes = 0;
+        if (over) books_remove(&k->books, c);
+    }
 }
 
 void peer_open(keeper *k, int fd) {
@@ -139,8 +241,7 @@ void peer_open(keeper *k, int fd) {
         cp_log(CP_LOG_ERROR, "keeper.watch", "cannot watch the server's socket", CP_KVZ("errno", cp_errno_name(errno)));
         return;
     }
-    child *c;
-    TAILQ_FOREACH(c, &k->books.all, all) c->told = false;
+    forgive(k);
     k->books.telling = TAILQ_FIRST(&k->books.all);
     k->telling = true;
     say_hello(k);
@@ -152,7 +253,7 @@ void peer_last_words(keeper *k) {
     cp_err err;
     int fds[CP_WIRE_FDS];
     while (cp_chan_recv(&k->chan, &m, fds, &err) == CP_CHAN_GOT) {
-        if (m.type == CP_WIRE_ack) (void)request_handle(k, &m, fds);
+        if (m.type == CP_WIRE_ack || m.type == CP_WIRE_close_hold) (void)request_handle(k, &m, fds);
         for (size_t f = 0; f < m.nfds; f++) cp_close(&fds[f]);
     }
 }
@@ -163,25 +264,4 @@ void peer_close(keeper *k) {
     cp_chan_fini(&k->chan);
     k->chan.fd = -1;
     k->telling = false;
-}
-
-void peer_tell_spawned(keeper *k, const child *c) {
-    cp_wire m = {.type = CP_WIRE_spawned};
-    m.spawned = (cp_wire_rec_spawned){
-        .tag = c->tag, .pid = c->pid, .start_time = c->start_time, .spawn = c->mark.spawn, .command = c->mark.command};
-    peer_send(k, &m, NULL);
-    watch(k);
-}
-
-void peer_refuse(keeper *k, uint64_t tag, int sys, uint8_t step) {
-    cp_wire m = {.type = CP_WIRE_spawned, .spawned = {.tag = tag, .sys = sys, .step = step}};
-    peer_send(k, &m, NULL);
-    watch(k);
-}
-
-void peer_tell_exit(keeper *k, const child *c) {
-    cp_wire m = {.type = CP_WIRE_exited, .exited = {.tag = c->tag}};
-    CP_WIRE_SET_EXIT(&m.exited, &c->exit);
-    peer_send(k, &m, NULL);
-    watch(k);
 }

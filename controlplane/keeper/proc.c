@@ -44,26 +44,30 @@ static int by_pid(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Calls fn for each process there is. */
-static void each_process(void (*fn)(pid_t pid, void *arg), void *arg) {
-    DIR *d = opendir("/proc");
-    if (!d) return;
-    for (const struct dirent *e; (e = readdir(d));) {
-        uint64_t pid;
-        if (cp_str_u64(cp_str_of(e->d_name), INT32_MAX, &pid) && pid > 0) fn((pid_t)pid, arg);
-    }
-    closedir(d);
-}
-
-static void collect(pid_t pid, void *arg) {
+static bool collect(proc_table *t, pid_t pid) {
     proc p = {.pid = pid};
-    if (proc_read(pid, &p.st)) cp_buf_add(arg, &p, sizeof p);
+    if (!proc_read(pid, &p.st)) return true;
+    if (t->n == t->cap) {
+        size_t cap = t->cap ? t->cap * 2 : 256;
+        proc *v = realloc(t->v, cap * sizeof *v);
+        if (!v) return false;
+        t->v = v;
+        t->cap = cap;
+    }
+    t->v[t->n++] = p;
+    return true;
 }
 
 void proc_table_read(proc_table *t) {
-    cp_buf b = {0};
-    each_process(collect, &b);
-    *t = (proc_table){.v = (void *)b.p, .n = b.n / sizeof *t->v};
+    DIR *d = opendir("/proc");
+    *t = (proc_table){.short_of_memory = !d};
+    if (!d) return;
+    for (const struct dirent *e; (e = readdir(d));) {
+        uint64_t pid;
+        if (cp_str_u64(cp_str_of(e->d_name), INT32_MAX, &pid) && pid > 0 && !collect(t, (pid_t)pid))
+            t->short_of_memory = true;
+    }
+    closedir(d);
     if (t->n) qsort(t->v, t->n, sizeof *t->v, by_pid);
 }
 
@@ -85,7 +89,7 @@ void proc_signal(const proc *p, int sig) {
     else if (errno != ESRCH) kill(p->pid, sig); /* no descriptor is free, or a kernel before 5.3 */
 }
 
-void proc_kill_descendants(int sig) {
+bool proc_kill_descendants(int sig) {
     autotable proc_table t;
     proc_table_read(&t);
     pid_t self = getpid();
@@ -103,6 +107,7 @@ void proc_kill_descendants(int sig) {
         proc_signal(&t.v[i], sig);
         if (sig == SIGTERM) proc_signal(&t.v[i], SIGCONT); /* a stopped one would not see it */
     }
+    return !t.short_of_memory;
 }
 
 /* ---- sweep ---- */

@@ -1,6 +1,6 @@
 /* Reaping everything that ends: the server, CMD, children, and orphans that came to us as their subreaper (or as PID
- * 1), of which nobody needs to hear. No other code in this process waits, except the spawner for a child whose execve
- * failed. */
+ * 1), of which nobody needs to hear, no more than of a child whose execve failed. No other code in this process
+ * waits. */
 #include "keeper/core.h"
 
 #include <errno.h>
@@ -21,13 +21,12 @@ static void ended(keeper *k, child *c, const cp_exit *x) {
     if (c->adopt_by) { /* ours between two looks at its parent */
         c->adopt_by = 0;
         k->books.adopting--;
-        c->told = true;
         peer_tell_spawned(k, c);
     }
     books_exited(&k->books, c, x);
-    bool known = c->told && (c->key || c->generation == k->generation);
+    bool known = c->told && !c->acked && (c->key || c->generation == k->generation);
     if (known) peer_tell_exit(k, c);
-    if (!c->key) books_remove(&k->books, c);
+    else if (!c->key) books_remove(&k->books, c);
 }
 
 void reap_children(keeper *k) {
@@ -42,6 +41,7 @@ void reap_children(keeper *k) {
             if (none) supervise(k, EV_EMPTY);
             return;
         }
+        start_reaped(k, pid);
         if (supervise_reaped(k, pid, status)) continue;
         child *c = books_by_pid(&k->books, pid);
         cp_exit x = exit_of(status, &ru);

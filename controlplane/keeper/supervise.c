@@ -36,6 +36,8 @@ static void enter(keeper *k, keeper_state state, unsigned timer_ms) {
 
 /* ---- the server ---- */
 
+static void server_begun(keeper *k, int sys, uint8_t step);
+
 /* false with errno and the step. */
 static bool launch(keeper *k, int *sys, uint8_t *step) {
     int sv[2];
@@ -46,7 +48,7 @@ static bool launch(keeper *k, int *sys, uint8_t *step) {
     }
     static const char *const argv[] = {"conflux-server", "--keeper-fd", "3", NULL};
     spawn_spec spec = {.file = k->opts->server_path, .fds = {-1, 1, 2, sv[1], -1, -1, -1, -1}, .group = SPAWN_GROUP};
-    pid_t pid = spawn_own(k, &spec, argv, sys, step);
+    pid_t pid = spawn_own(k, &spec, argv, server_begun, sys, step);
     close(sv[1]);
     if (pid < 0) {
         close(sv[0]);
@@ -70,10 +72,7 @@ static void back_off(keeper *k) {
     else start_server(k);
 }
 
-void start_server(keeper *k) {
-    int sys = 0;
-    uint8_t step = 0;
-    if (launch(k, &sys, &step)) return;
+static void cannot_start(keeper *k, int sys, uint8_t step) {
     if (k->announced) {
         cp_log(CP_LOG_ERROR, "keeper.start", "cannot start the server", CP_KVZ("path", k->opts->server_path),
                CP_KVZ("step", cp_wire_step_name(step)), CP_KVZ("errno", cp_errno_name(sys)));
@@ -83,6 +82,20 @@ void start_server(keeper *k) {
     fprintf(stderr, "conflux: cannot start %s: %s: %s\n", k->opts->server_path, cp_wire_step_name(step), strerror(sys));
     k->exit_status = 1;
     end_trees(k);
+}
+
+void start_server(keeper *k) {
+    int sys = 0;
+    uint8_t step = 0;
+    if (!launch(k, &sys, &step)) cannot_start(k, sys, step);
+}
+
+static void server_begun(keeper *k, int sys, uint8_t step) {
+    if (!sys) return;
+    k->server = 0; /* there was none: what is reaped is nobody's */
+    peer_close(k);
+    if (k->state == STARTING) cannot_start(k, sys, step);
+    else supervise(k, EV_EXIT);
 }
 
 static const char *describe(int status, char out[40]) {
@@ -122,7 +135,7 @@ static void replace(keeper *k) {
 }
 
 static void hand_over(keeper *k) {
-    peer_send(k, &(cp_wire){.type = CP_WIRE_handover}, NULL);
+    peer_send(k, &(cp_wire){.type = CP_WIRE_handover});
     enter(k, LEAVING, HANDOVER_LIMIT_MS);
 }
 
@@ -148,19 +161,23 @@ static void stop(keeper *k, int exit_status) {
     supervise(k, EV_STOP);
 }
 
+static void cmd_begun(keeper *k, int sys, uint8_t step) {
+    (void)step;
+    if (!sys) return;
+    k->cmd = 0;
+    fprintf(stderr, "conflux: cannot run %s: %s\n", k->opts->cmd[0], strerror(sys));
+    stop(k, sys == ENOENT ? 127 : 126); /* as a shell says it */
+}
+
 static void start_cmd(keeper *k) {
     const char *const *cmd = k->opts->cmd;
     if (!cmd || !cmd[0]) return;
     int sys = 0;
     uint8_t step = 0;
     spawn_spec spec = {.fds = {0, 1, 2, -1, -1, -1, -1, -1}, .group = isatty(0) ? SPAWN_SAME_GROUP : SPAWN_GROUP};
-    pid_t pid = spawn_own(k, &spec, cmd, &sys, &step);
-    if (pid > 0) {
-        k->cmd = pid;
-        return;
-    }
-    fprintf(stderr, "conflux: cannot run %s: %s\n", cmd[0], strerror(sys));
-    stop(k, sys == ENOENT ? 127 : 126); /* as a shell says it */
+    pid_t pid = spawn_own(k, &spec, cmd, cmd_begun, &sys, &step);
+    if (pid > 0) k->cmd = pid;
+    else cmd_begun(k, sys, step);
 }
 
 static void became_ready(keeper *k) {
@@ -176,13 +193,46 @@ static void became_ready(keeper *k) {
 /* ---- the end ---- */
 
 static void drain(keeper *k) {
-    peer_send(k, &(cp_wire){.type = CP_WIRE_drain}, NULL);
+    peer_send(k, &(cp_wire){.type = CP_WIRE_drain});
+    k->server_killed = false;
+    starts_hurry(k);
     enter(k, DRAINING, DRAIN_LIMIT_MS);
+}
+
+static void abandon_server(keeper *k) {
+    cp_log(CP_LOG_ERROR, "keeper.server_stuck", "the server cannot be killed; ending without it",
+           CP_KVI("pid", k->server));
+    peer_close(k);
+    end_trees(k);
+}
+
+/* KILL is all that there is. A server that it does not end sits in the kernel (state D), and the end does not wait for
+ * it for ever, nor for whoever asks a third time. */
+static void end_server(keeper *k) {
+    if (k->server_killed) {
+        abandon_server(k);
+        return;
+    }
+    k->server_killed = true;
+    enter(k, DRAINING, k->kill_limit_ms);
+    kill_server(k);
 }
 
 static void hurry(keeper *k) {
     k->hurried = true;
-    kill_server(k);
+    end_server(k);
+}
+
+static void signal_trees(keeper *k, int sig) {
+    if (proc_kill_descendants(sig)) return;
+    const child *c;
+    TAILQ_FOREACH(c, &k->books.all, all) { /* what is known without looking */
+        if (!c->pid || c->exited) continue;
+        if (!c->adopted) kill(-c->pid, sig);
+        kill(c->pid, sig);
+    }
+    if (k->cmd) kill(k->cmd, sig);
+    if (k->server) kill(k->server, sig);
 }
 
 static void end_trees(keeper *k) {
@@ -192,20 +242,20 @@ static void end_trees(keeper *k) {
         return;
     }
     enter(k, ENDING, k->opts->grace_ms ? k->opts->grace_ms : GRACE_MS);
-    proc_kill_descendants(SIGTERM);
+    signal_trees(k, SIGTERM);
     reap_children(k); /* there may be none */
 }
 
 static void kill_trees(keeper *k) {
     uint64_t now = cp_now_ms();
-    if (k->state != KILLING) k->kill_until = now + KILL_LIMIT_MS;
+    if (k->state != KILLING) k->kill_until = now + k->kill_limit_ms;
     k->stopping = true;
     if (now >= k->kill_until) {
         supervise(k, EV_EMPTY);
         return;
     }
     enter(k, KILLING, KILL_POLL_MS);
-    proc_kill_descendants(SIGKILL);
+    signal_trees(k, SIGKILL);
     reap_children(k);
 }
 
@@ -229,9 +279,9 @@ static void (*const transitions[STATES][EVENTS])(keeper *) = {
     [UP] =
         {[EV_EXIT] = restart, [EV_EOF] = await_exit, [EV_TIMER] = kill_server, [EV_STOP] = drain, [EV_HUP] = hand_over},
     [LEAVING] = {[EV_EXIT] = replace, [EV_TIMER] = kill_server, [EV_STOP] = drain},
-    [DRAINING] = {[EV_EXIT] = end_trees, [EV_TIMER] = kill_server, [EV_STOP] = hurry},
+    [DRAINING] = {[EV_EXIT] = end_trees, [EV_TIMER] = end_server, [EV_STOP] = hurry},
     [ENDING] = {[EV_TIMER] = kill_trees, [EV_STOP] = kill_trees, [EV_EMPTY] = over},
-    [KILLING] = {[EV_TIMER] = kill_trees, [EV_EMPTY] = over},
+    [KILLING] = {[EV_TIMER] = kill_trees, [EV_STOP] = over, [EV_EMPTY] = over},
 };
 
 void supervise(keeper *k, keeper_event ev) {

@@ -52,9 +52,22 @@ static cp_str get_str(struct in *in) {
     return p ? (cp_str){p, n} : (cp_str){"", 0};
 }
 
-#define PUT(kind, name) put_##kind(out, r->name);
-#define GET(kind, name) r->name = get_##kind(in);
-#define PUT_AND_GET(number, rec)                                                                                       \
+static size_t size_u8(uint8_t v) { return sizeof v; }
+static size_t size_u16(uint16_t v) { return sizeof v; }
+static size_t size_u32(uint32_t v) { return sizeof v; }
+static size_t size_i32(int32_t v) { return sizeof v; }
+static size_t size_u64(uint64_t v) { return sizeof v; }
+static size_t size_str(cp_str s) { return 4 + s.n; }
+
+#define SIZE(kind, name) n += size_##kind(r->name);
+#define PUT(kind, name)  put_##kind(out, r->name);
+#define GET(kind, name)  r->name = get_##kind(in);
+#define SIZE_PUT_GET(number, rec)                                                                                      \
+    static size_t size_rec_##rec(const cp_wire_rec_##rec *r) {                                                         \
+        size_t n = 0;                                                                                                  \
+        (void)r;                                                                                                       \
+        CP_WIRE_F_##rec(SIZE) return n;                                                                                \
+    }                                                                                                                  \
     static void put_rec_##rec(cp_buf *out, const cp_wire_rec_##rec *r) {                                               \
         (void)out, (void)r;                                                                                            \
         CP_WIRE_F_##rec(PUT)                                                                                           \
@@ -63,7 +76,17 @@ static cp_str get_str(struct in *in) {
         (void)in, (void)r;                                                                                             \
         CP_WIRE_F_##rec(GET)                                                                                           \
     }
-CP_WIRE_RECORDS(PUT_AND_GET)
+CP_WIRE_RECORDS(SIZE_PUT_GET)
+
+size_t cp_wire_size(const cp_wire *m) {
+    switch (m->type) {
+#define CASE(number, rec)                                                                                              \
+    case CP_WIRE_##rec: return CP_WIRE_HEAD + size_rec_##rec(&m->rec);
+        CP_WIRE_RECORDS(CASE)
+#undef CASE
+    }
+    return CP_WIRE_HEAD;
+}
 
 void cp_wire_encode(cp_buf *out, const cp_wire *m) {
     put_u16(out, CP_WIRE_VERSION);

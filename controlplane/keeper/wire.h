@@ -12,12 +12,13 @@
 #include "keeper/exit.h"
 
 enum {
-    CP_WIRE_VERSION = 1,
+    CP_WIRE_VERSION = 2,
     CP_WIRE_MAX = 32 * 1024, /* a SEQPACKET send over 208 KiB fails; small records also keep the queues small */
     CP_WIRE_HEAD = 8,
     CP_WIRE_FDS = 12, /* 8 of the child, 3 to hold, 1 memfd */
     CP_WIRE_KEY_MAX = 255,
     CP_WIRE_DATA_MAX = 4 << 20, /* argv and env of one spawn; the kernel takes 2 MiB by default */
+    CP_WIRE_GROUPS_MAX = 1024,
 };
 
 /* clang-format off */
@@ -41,9 +42,10 @@ enum {
 #define CP_WIRE_F_failed(F) F(str, reason)
 /* Descriptors: one for each bit of fds, then of hold, lowest first, then the memfd when CP_SPAWN_MEMFD. data (or the
  * memfd) is argc, then envc strings, each with its NUL. An empty key: the child dies with the server. mark: that of a
- * former child, to be taken for the same one; 0: a new one. */
+ * former child, to be taken for the same one; 0: a new one. groups: supplementary ones, as setgroups
+ * takes them. */
 #define CP_WIRE_F_spawn(F)                                                                                            \
-    F(u64, tag) F(u8, flags) F(u32, uid) F(u32, gid) F(str, user) F(str, key) F(str, cwd) F(u8, fds) F(u8, hold)      \
+    F(u64, tag) F(u8, flags) F(u32, uid) F(u32, gid) F(str, groups) F(str, key) F(str, cwd) F(u8, fds) F(u8, hold)      \
         F(u64, mark) F(u32, argc) F(u32, envc) F(str, data)
 /* start_time 0: not known yet. Descriptors: one for each bit of hold. */
 #define CP_WIRE_F_adopt(F)      F(u64, tag) CP_WIRE_F_PROCESS(F) F(str, key) F(u8, hold)
@@ -65,7 +67,7 @@ enum { /* flags of spawn */
 /* Where a spawn can fail. The names go to the client of the server. */
 /* clang-format off */
 #define CP_WIRE_STEPS(X)                                                                                              \
-    X(request) X(key) X(children) X(fds) X(memfd) X(user) X(clone) X(setsid) X(setpgid) X(dup) X(setrlimit)           \
+    X(request) X(key) X(children) X(fds) X(memory) X(memfd) X(groups) X(clone) X(setsid) X(setpgid) X(dup) X(setrlimit)           \
         X(setgroups) X(setgid) X(setuid) X(chdir) X(execve) X(adopt)
 /* clang-format on */
 enum {
@@ -106,6 +108,8 @@ typedef struct cp_wire {
     };
 } cp_wire;
 
+/* The bytes of the record: exact, so that it can be encoded into memory that is there. */
+size_t cp_wire_size(const cp_wire *m);
 /* Appends one record to out. The caller checks that it is not over CP_WIRE_MAX. */
 void cp_wire_encode(cp_buf *out, const cp_wire *m);
 /* Fills *m from one whole record; strings are borrowed from it. -1: another version, an unknown type, a body that is

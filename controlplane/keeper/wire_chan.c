@@ -26,8 +26,10 @@ static void close_fds(int *fds, size_t n) {
 }
 
 void cp_chan_init(cp_chan *c, int fd) {
-    *c = (cp_chan){.fd = fd, .rx = cp_alloc(CP_WIRE_MAX)};
+    c->fd = fd;
+    c->head = NULL;
     c->tail = &c->head;
+    c->queued = 0;
     (void)cp_nonblock(fd);
 }
 
@@ -41,10 +43,7 @@ static void drop_head(cp_chan *c) {
 }
 
 void cp_chan_fini(cp_chan *c) {
-    if (!c->rx) return;
     while (c->head) drop_head(c);
-    cp_buf_free(&c->tx);
-    free(cp_take(c->rx));
     cp_close(&c->fd);
 }
 
@@ -70,9 +69,11 @@ static int transmit(int sock, cp_str bytes, const int *fds, size_t nfds) {
 
 static bool would_block(int sys) { return sys == EAGAIN || sys == ENOBUFS || sys == ETOOMANYREFS; }
 
-static int enqueue(cp_chan *c, const int *fds, size_t nfds) {
-    struct cp_chan_out *o = cp_alloc(sizeof *o + c->tx.n);
-    for (; o->nfds < nfds; o->nfds++) {
+static int enqueue(cp_chan *c, cp_str record, const int *fds, size_t nfds) {
+    struct cp_chan_out *o = malloc(sizeof *o + record.n);
+    if (!o) return -1;
+    o->next = NULL;
+    for (o->nfds = 0; o->nfds < nfds; o->nfds++) {
         o->fds[o->nfds] = fcntl(fds[o->nfds], F_DUPFD_CLOEXEC, 0);
         if (o->fds[o->nfds] >= 0) continue;
         int sys = errno;
@@ -81,8 +82,8 @@ static int enqueue(cp_chan *c, const int *fds, size_t nfds) {
         errno = sys;
         return -1;
     }
-    o->n = c->tx.n;
-    memcpy(o->bytes, c->tx.p, c->tx.n);
+    o->n = record.n;
+    memcpy(o->bytes, record.p, record.n);
     *c->tail = o;
     c->tail = &o->next;
     c->queued++;
@@ -94,17 +95,17 @@ int cp_chan_send(cp_chan *c, const cp_wire *m, const int *fds) {
         errno = EPIPE;
         return -1;
     }
-    cp_buf_reset(&c->tx, 4096);
-    cp_wire_encode(&c->tx, m);
-    if (c->tx.n > CP_WIRE_MAX) {
+    if (cp_wire_size(m) > CP_WIRE_MAX) {
         errno = EMSGSIZE;
         return -1;
     }
+    cp_buf record = {.p = c->tx, .cap = sizeof c->tx}; /* which does not grow: the size is known */
+    cp_wire_encode(&record, m);
     if (!c->head) {
-        if (transmit(c->fd, cp_buf_str(&c->tx), fds, m->nfds) == 0) return 0;
+        if (transmit(c->fd, cp_buf_str(&record), fds, m->nfds) == 0) return 0;
         if (!would_block(errno)) return -1;
     }
-    return enqueue(c, fds, m->nfds);
+    return enqueue(c, cp_buf_str(&record), fds, m->nfds);
 }
 
 int cp_chan_flush(cp_chan *c, bool *later) {

@@ -116,6 +116,7 @@ void cp_exec_job_free(cp_exec_job *j) {
     free(j->cwd);
     free_strings(j->env);
     free(j->user);
+    free(j->groups);
     *j = (cp_exec_job){0};
 }
 

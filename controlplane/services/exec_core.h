@@ -106,6 +106,8 @@ struct cp_execs {
     uid_t uid;
     gid_t gid;
     char *user;
+    gid_t *groups;
+    size_t ngroups;
     void (*drained)(void *arg);
     void *drain_arg;
     uint64_t drain_until;
@@ -131,6 +133,8 @@ void cp_exec_tell(cp_exec *e);
 int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err);
 /* Name or uid to ids; blocks. *name is the account's name or NULL, owner frees. */
 int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
+/* The groups of the account (name NULL: none), gid among them; blocks. Owner frees. */
+int cp_user_groups(const char *name, gid_t gid, gid_t **groups, size_t *n, cp_err *err);
 
 /* exec_events.c */
 void cp_exec_publish(cp_exec *e); /* what has not been told; with the row that says so, in one transaction */

@@ -43,6 +43,8 @@ typedef struct cp_exec_job {
     uid_t uid;
     gid_t gid;
     char *user;
+    gid_t *groups; /* supplementary ones */
+    size_t ngroups;
 } cp_exec_job;
 
 struct cp_exec_impl; /* exec.c's */

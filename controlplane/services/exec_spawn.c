@@ -43,7 +43,13 @@ static const cp_exec_backend spawn_backend = {.name = "spawn", .release = releas
 static void describe(const cp_exec *e, const char *cwd, const char *program, int sys, const char *step, cp_err *err) {
     const char *name = cp_errno_name(sys);
     (void)e;
-    if (strcmp(step, "chdir") == 0) {
+    if (strcmp(step, "children") == 0 || strcmp(step, "memory") == 0) { /* a lack that passes */
+        cp_fail_sys(err, CP_E_LIMIT_EXCEEDED, sys, "cannot start '%.200s' now: the keeper has no room: %s: %s", program,
+                    step, name);
+    } else if (sys == ETIMEDOUT) { /* the keeper's deadline, mostly; or the file system's own, which is as clear */
+        cp_fail_sys(err, CP_E_COMMAND_EXECUTION_ERROR, sys,
+                    "cannot start '%.200s' in '%.200s': %s did not come back: %s", program, cwd, step, name);
+    } else if (strcmp(step, "chdir") == 0) {
         cp_fail_sys(err, CP_E_COMMAND_EXECUTION_ERROR, sys, "Failed to change directory to '%s': %s", cwd, name);
     } else if (strcmp(step, "execve") == 0) {
         cp_code code = sys == ENOENT   ? CP_E_COMMAND_NOT_FOUND
@@ -111,7 +117,8 @@ static int spawn(cp_exec *e, struct spawned *s, const struct ends *p, const char
                    .set_user = j->set_user,
                    .uid = j->uid,
                    .gid = j->gid,
-                   .user = j->set_user ? j->user : NULL};
+                   .groups = j->groups,
+                   .ngroups = j->ngroups};
     int r = cp_keeper_spawn(s->keeper, &s->c.child, &sp, err);
     free(env);
     return r;

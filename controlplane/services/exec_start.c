@@ -33,6 +33,20 @@ int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_er
     return 0;
 }
 
+int cp_user_groups(const char *name, gid_t gid, gid_t **groups, size_t *n, cp_err *err) {
+    enum { MOST = 1024 };
+    int count = MOST;
+    *groups = NULL;
+    *n = 0;
+    if (!name) return 0;
+    cp_autofree gid_t *v = cp_alloc(MOST * sizeof *v);
+    if (getgrouplist(name, gid, v, &count) < 0)
+        return cp_fail_field(err, "user", "user %s is in more than %d groups", name, MOST);
+    *n = (size_t)count;
+    *groups = cp_take(v);
+    return 0;
+}
+
 /* ---- the request ---- */
 
 static char **copy_args(const cp_exec_spec *spec) {
@@ -71,6 +85,11 @@ static void copy_job(cp_exec *e, const cp_exec_spec *spec) {
         j->uid = x->uid;
         j->gid = x->gid;
         if (x->user) j->user = cp_str_dup(cp_str_of(x->user));
+        j->ngroups = x->ngroups;
+        if (x->ngroups) {
+            j->groups = cp_alloc(x->ngroups * sizeof *j->groups);
+            memcpy(j->groups, x->groups, x->ngroups * sizeof *j->groups);
+        }
     }
 }
 
@@ -215,6 +234,7 @@ static void lookup_run(cp_work *w) {
     char *name = NULL;
     u->failed = cp_user_resolve(j->user, &j->uid, &j->gid, &name, &u->err) < 0;
     if (u->failed) return;
+    u->failed = cp_user_groups(name, j->gid, &j->groups, &j->ngroups, &u->err) < 0;
     free(j->user);
     j->user = name;
 }

@@ -149,8 +149,8 @@ static bool add_shell(struct cp_pool *p) {
     return true;
 }
 
-/* One at a time, and not while a command that has just been handed over may be ending: the keeper cannot report an exit
- * while it starts a shell. */
+/* One at a time, and not while a command that has just been handed over may be ending: a shell that starts would take
+ * the processor from it. */
 static void refill(struct cp_pool *p) {
     size_t size = (size_t)p->svc->config->pool_size;
     if (p->have >= size || p->svc->draining || cp_exec_oneshots(p->svc) > size) return;

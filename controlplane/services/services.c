@@ -51,7 +51,9 @@ static int resolve_child_user(cp_services *s, cp_err *err) {
     const char *user = s->config->child_user;
     if (!user || !*user) return 0;
     if (geteuid() != 0) return cp_fail(err, CP_E_PERMISSION_DENIED, "--child-user %s needs privilege", user);
-    if (cp_user_resolve(user, &x->uid, &x->gid, &x->user, err) < 0) return cp_wrap(err, "--child-user");
+    if (cp_user_resolve(user, &x->uid, &x->gid, &x->user, err) < 0 ||
+        cp_user_groups(x->user, x->gid, &x->groups, &x->ngroups, err) < 0)
+        return cp_wrap(err, "--child-user");
     x->set_user = true;
     return 0;
 }
@@ -94,6 +96,7 @@ static void close_execs(cp_services *s) {
     free(x->by_id);
     free(x->by_pid);
     free(x->user);
+    free(x->groups);
     free(x);
     s->execs = NULL;
     cp_output_drains_close(s->loop);

@@ -534,7 +534,8 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
     t->set_user = svc->execs->set_user;
     t->uid = svc->execs->uid;
     t->gid = svc->execs->gid;
-    t->user = svc->execs->user; /* lives as long as the services */
+    t->groups = svc->execs->groups;
+    t->ngroups = svc->execs->ngroups;
     t->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
     if (open_base(svc, err) < 0) return -1;
     int r = 0;

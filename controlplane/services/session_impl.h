@@ -169,7 +169,8 @@ struct cp_sessions {
     bool set_user;
     uid_t uid;
     gid_t gid;
-    char *user;
+    const gid_t *groups; /* live as long as the services */
+    size_t ngroups;
     struct session_held *held;
     bool held_cut; /* there was no room for all of what they hold */
 };

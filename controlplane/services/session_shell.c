@@ -138,7 +138,8 @@ static int spawn(struct cp_session *s, int program, cp_err *err) {
                       .set_user = t->set_user,
                       .uid = t->uid,
                       .gid = t->gid,
-                      .user = t->user};
+                      .groups = t->groups,
+                      .ngroups = t->ngroups};
     s->child = (cp_child){.on_spawn = on_spawn, .on_exit = on_exit_};
     return cp_keeper_spawn(s->svc->keeper, &s->child, &spawn, err);
 }

@@ -12,6 +12,8 @@
 
 #include "keeper/keeper.h"
 
+static cp_keeper_opts keeper_fixture_opts; /* of the next one */
+
 /* The server's end for cp_keeper_open, or -1. Call it before the test starts threads. */
 static inline int keeper_fixture_start(pid_t *pid) {
     int sv[2];
@@ -23,7 +25,7 @@ static inline int keeper_fixture_start(pid_t *pid) {
         /* Only its own socket: a copy of a pipe of the test would keep that pipe open. */
         if (sv[1] != 3) dup2(sv[1], 3);
         syscall(SYS_close_range, 4u, ~0u, 0u);
-        _exit(cp_keeper_run_on(3));
+        _exit(cp_keeper_run_on(3, &keeper_fixture_opts));
     }
     close(sv[1]);
     return sv[0];

@@ -1,6 +1,8 @@
 /* A server that dies or is replaced: what the next one is given, and what ends with it. */
 #include "component/supervise_fixture.h"
 
+#include <dirent.h>
+
 static void test_restart_hands_over(void **state) {
     (void)state;
     start_keeper(.cmd = NULL);
@@ -52,6 +54,40 @@ static pid_t hear_pid(const char *word) {
     wait_for_text(word);
     wait_for_text(" .\n");
     return (pid_t)strtol(strstr(text, word) + strlen(word), NULL, 10);
+}
+
+static size_t descriptors_of(pid_t pid) {
+    char path[40];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *d = opendir(path);
+    size_t n = 0;
+    assert_non_null(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+/* X09: an acknowledgement that comes before the end is remembered. */
+static void test_x09_acked_before_its_end(void **state) {
+    (void)state;
+    start_keeper(.cmd = NULL);
+    first_server();
+    size_t before = descriptors_of(t.keeper);
+    spawn_kid("unwanted", "exec sleep 1000");
+    assert_int_equal(descriptors_of(t.keeper), before + 1);
+    tell("ack unwanted");
+    expect("acked");
+    pid_t other = spawn_kid("unwanted", "exec sleep 1000"); /* its name is free: the keeper has heard it */
+    assert_int_equal(descriptors_of(t.keeper), before + 1); /* what the other one has it hold */
+    tell("exit 3");
+    meet_server(1, 4242);
+    char want[80];
+    snprintf(want, sizeof want, "held unwanted %d runs", (int)other);
+    expect(want); /* and no other */
+    tell("ready 4242");
+    tell("ack unwanted");
+    expect("acked");
+    end_well();
 }
 
 static void test_trees_of_mortals_die(void **state) {
@@ -218,6 +254,7 @@ int main(int argc, char **argv) {
         TEST(test_silent_server_is_replaced), TEST(test_later_failure_is_retried),
         TEST(test_many_are_handed_over),      TEST(test_children_limit),
         TEST(test_descriptor_limit),          TEST(test_upgrade),
+        TEST(test_x09_acked_before_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

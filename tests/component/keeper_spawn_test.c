@@ -188,13 +188,12 @@ static void test_descriptors_swapped(void **state) {
     char *argv[] = {NULL, (char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t) "cat <&4; cat <&5",
                     NULL},
          *env[] = {NULL};
-    int sys = 0;
-    uint8_t step = 0;
-    pid_t pid = spawner_run(&sp, &(spawn_spec){.argv = argv + 1, .env = env, .fds = {-1, out, 2, -1, 5, 4, -1, -1}},
-                            &sys, &step);
-    assert_true(pid > 0);
+    spawn_job w = {.spec = {.argv = argv + 1, .env = env, .fds = {-1, out, 2, -1, 5, 4, -1, -1}}};
+    assert_true(spawn_begin(&sp, &w));
     int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(waitpid(w.pid, &status, 0), w.pid);
+    assert_int_equal(spawn_look(&w), SPAWN_DONE);
+    spawn_end(&sp, &w);
     char got[3] = "";
     assert_int_equal(read(in, got, 2), 2);
     assert_string_equal(got, "BA");

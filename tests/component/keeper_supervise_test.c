@@ -1,6 +1,10 @@
 /* The keeper with a server to look after: how it starts, and how all of it ends. */
 #include "component/supervise_fixture.h"
 
+#include <sys/ptrace.h>
+
+static char tail[4096];
+
 /* ---- start ---- */
 
 static void test_first_start_fails(void **state) {
@@ -69,6 +73,47 @@ static void test_second_term_does_not_wait(void **state) {
     assert_null(strstr(text, "termed"));
 }
 
+/* While another process traces it, a server that is killed is not reaped: as if it sat in the kernel (state D). */
+static void unkillable(void (*hurry)(void), unsigned kill_limit_ms) {
+    start_keeper(.kill_limit_ms = kill_limit_ms);
+    first_server();
+    pid_t kid = spawn_kid("kid", "exec sleep 1000"), server = t.server;
+    text[0] = '\0';
+    if (ptrace(PTRACE_SEIZE, server, 0, 0) < 0) {
+        end_well();
+        skip();
+    }
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    expect("drain");
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    siginfo_t dead;
+    assert_int_equal(waitid(P_PID, (id_t)server, &dead, WEXITED | WNOWAIT | __WALL), 0);
+    hurry();
+    assert_int_equal(finish(tail), 0);
+    assert_true(strstr(tail, "event=keeper.server_stuck") || strstr(text, "event=keeper.server_stuck"));
+    await_gone(kid); /* it has had its KILL */
+    assert_int_equal(waitpid(server, NULL, __WALL), server);
+}
+
+static void wait_for_deadline(void) {}
+static void term_again(void) {
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+    wait_for_text("event=keeper.server_stuck");
+    assert_int_equal(kill(t.keeper, SIGTERM), 0);
+}
+
+/* X15: a server that cannot be killed does not keep the keeper: a deadline ends it. */
+static void test_x15_unkillable_server_has_a_deadline(void **state) {
+    (void)state;
+    unkillable(wait_for_deadline, 100);
+}
+
+/* X15: and so does whoever asks again. */
+static void test_x15_unkillable_server_and_another_term(void **state) {
+    (void)state;
+    unkillable(term_again, 3600 * 1000);
+}
+
 /* ---- the state folder ---- */
 
 static void test_state_folder(void **state) {
@@ -108,8 +153,14 @@ static void test_state_folder(void **state) {
 int main(int argc, char **argv) {
     supervise_begin(argc, argv);
     const struct CMUnitTest tests[] = {
-        TEST(test_first_start_fails), TEST(test_first_start_dies), TEST(test_first_start_is_silent),
-        TEST(test_no_server_binary),  TEST(test_stubborn_trees),   TEST(test_second_term_does_not_wait),
+        TEST(test_first_start_fails),
+        TEST(test_first_start_dies),
+        TEST(test_first_start_is_silent),
+        TEST(test_no_server_binary),
+        TEST(test_stubborn_trees),
+        TEST(test_second_term_does_not_wait),
+        TEST(test_x15_unkillable_server_has_a_deadline),
+        TEST(test_x15_unkillable_server_and_another_term),
         TEST(test_state_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

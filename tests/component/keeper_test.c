@@ -2,6 +2,7 @@
  * keeper_spawn_test. */
 #include "component/keeper_client_fixture.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -120,6 +121,139 @@ static void test_queue_limit(void **state) {
     }
 }
 
+/* As many as the client takes; each is refused by the keeper later. */
+static int fill_queue(struct kid *kids, int most) {
+    cp_err err = {0};
+    int n = 0;
+    assert_int_equal(kill(t.pid, SIGSTOP), 0);
+    for (; n < most; n++) {
+        kids[n] = (struct kid){.c = {.on_spawn = spawned, .on_exit = exited}};
+        if (cp_keeper_spawn(t.keeper, &kids[n].c, &SPEC(.argv = ARGV("/no/such")), &err) < 0) break;
+    }
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    return n;
+}
+
+static void empty_queue(struct kid *kids, int n) {
+    assert_int_equal(kill(t.pid, SIGCONT), 0);
+    for (int i = 0; i < n; i++) await(&kids[i].spawned);
+}
+
+/* X08: however long the queue, what ends something goes into it. */
+static void test_x08_acks_and_closes_always_go(void **state) {
+    (void)state;
+    enum { MORE = 8000 };
+    static struct kid kids[MORE];
+    struct kid k, again;
+    int in[2];
+    assert_int_equal(cp_pipe(in, 0), 0);
+    cp_spawn s = SPEC(.argv = ARGV("cat"), .key = "cat", .hold = {in[1], -1, -1});
+    s.fds[0] = in[0];
+    start(&k, &s);
+    close(in[0]);
+    await(&k.spawned);
+    int n = fill_queue(kids, MORE);
+    assert_int_equal(cp_keeper_close_hold(t.keeper, &k.c, 0, closed), 0);
+    close(in[1]);
+    empty_queue(kids, n);
+    await(&k.closed);
+    await(&k.exited); /* it has met the end of its input */
+    n = fill_queue(kids, MORE);
+    cp_keeper_ack(t.keeper, &k.c);
+    empty_queue(kids, n);
+    run(&again, &SPEC(.argv = ARGV("true"), .key = "cat", HOLD_NONE));
+    assert_int_equal(again.sys, 0); /* the name is free: the keeper has forgotten it */
+    cp_keeper_ack(t.keeper, &again.c);
+}
+
+/* ---- spawns that hang ---- */
+
+enum { STARTS = 40 };
+
+static int setup_starts(void **state, unsigned limit_ms) {
+    keeper_fixture_opts.starts_max = STARTS;
+    keeper_fixture_opts.spawn_limit_ms = limit_ms;
+    return setup(state);
+}
+static int setup_few_starts(void **state) { return setup_starts(state, 3600 * 1000); }
+static int setup_short_starts(void **state) { return setup_starts(state, 50); }
+
+static int teardown_starts(void **state) {
+    keeper_fixture_opts = (cp_keeper_opts){0};
+    return teardown(state);
+}
+
+/* A program under a lease of ours: who executes it waits until we give it up. */
+static int lease(char path[128]) {
+    cp_autofree char *text = NULL;
+    size_t n = 0;
+    snprintf(path, 128, "%s/leased", t.dir);
+    assert_int_equal(cp_read_file("/bin/true", 1 << 22, &text, &n), 0);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0755);
+    assert_true(fd >= 0 && cp_write_all(fd, text, n) == 0);
+    signal(SIGIO, SIG_IGN);
+    assert_int_equal(fcntl(fd, F_SETLEASE, F_WRLCK), 0);
+    return fd;
+}
+
+/* X03: they hold nobody up, are as many as there may be, and end with the keeper. */
+static void test_x03_spawns_that_hang(void **state) {
+    (void)state;
+    struct kid kids[STARTS], k;
+    char path[128];
+    int fd = lease(path);
+    for (int i = 0; i < STARTS / 2; i++) start(&kids[i], &SPEC(.argv = ARGV(path)));
+    run(&k, &SPEC(.argv = SH("exit 7")));
+    assert_int_equal(k.x.code, 7);
+    run(&k, &SPEC(.argv = ARGV("/no/such/program")));
+    assert_int_equal(k.sys, ENOENT);
+    for (int i = STARTS / 2; i < STARTS; i++) start(&kids[i], &SPEC(.argv = ARGV(path)));
+    expect_failure(&SPEC(.argv = ARGV("true")), EAGAIN, "children");
+    for (int i = 0; i < STARTS; i++) assert_false(kids[i].spawned);
+    cp_keeper_close(t.keeper);
+    t.keeper = NULL;
+    assert_int_equal(keeper_fixture_wait(t.pid), 0);
+    t.pid = 0;
+    close(fd);
+}
+
+/* X03: at the deadline they are given up, and there is room again. */
+static void test_x03_spawns_that_are_given_up(void **state) {
+    (void)state;
+    struct kid kids[STARTS], k;
+    char path[128];
+    int fd = lease(path);
+    for (int i = 0; i < STARTS; i++) start(&kids[i], &SPEC(.argv = ARGV(path), .key = "k", HOLD_NONE));
+    for (int i = 0; i < STARTS; i++) {
+        await(&kids[i].spawned);
+        assert_int_equal(kids[i].sys, i ? EEXIST : ETIMEDOUT);
+        assert_string_equal(kids[i].step, i ? "key" : "execve");
+    }
+    run(&k, &SPEC(.argv = ARGV("true"), .key = "k", HOLD_NONE));
+    assert_int_equal(k.sys, 0);
+    cp_keeper_ack(t.keeper, &k.c);
+    run(&k, &SPEC(.argv = ARGV("true")));
+    assert_int_equal(children_of_keeper(), 0);
+    close(fd);
+}
+
+/* X03: the key of one that is under way is taken. */
+static void test_x03_key_of_one_that_hangs(void **state) {
+    (void)state;
+    struct kid k;
+    char path[128];
+    int fd = lease(path);
+    start(&k, &SPEC(.argv = ARGV(path), .key = "k", HOLD_NONE));
+    expect_failure(&SPEC(.argv = ARGV("true"), .key = "k", HOLD_NONE), EEXIST, "key");
+    assert_int_equal(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+    await(&k.spawned);
+    assert_int_equal(k.sys, ETXTBSY); /* it is open for writing */
+    close(fd);
+    run(&k, &SPEC(.argv = ARGV(path), .key = "k", HOLD_NONE));
+    assert_int_equal(k.sys, 0);
+    cp_keeper_ack(t.keeper, &k.c);
+}
+
 /* ---- a peer that misbehaves ---- */
 
 struct peer {
@@ -206,9 +340,9 @@ static void expect_cut(const char *bytes, size_t n) {
 static void test_protocol_errors(void **state) {
     (void)state;
     expect_cut("garbage!", 8);
-    expect_cut("\x02\x00\x10\x00\x02\x00\x00\x00\x00\x00", 10); /* another version */
-    expect_cut("\x01\x00\x07\x00\x00\x00\x00\x00", 8);          /* drain is the keeper's to say */
-    expect_cut("\x01\x00\x15\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+    expect_cut("\x03\x00\x10\x00\x02\x00\x00\x00\x00\x00", 10); /* another version */
+    expect_cut("\x02\x00\x07\x00\x00\x00\x00\x00", 8);          /* drain is the keeper's to say */
+    expect_cut("\x02\x00\x15\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
                16); /* a descriptor that is not there */
 }
 
@@ -220,7 +354,7 @@ static void test_keeper_of_another_version(void **state) {
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
     assert_int_equal(send(sv[0], "\x07\x00 whatever", 11, 0), 11);
     assert_null(cp_keeper_open(t.loop, sv[1], &(cp_keeper_events){.on_lost = on_lost}, &hello, &err));
-    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 7, this one version 1");
+    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 7, this one version 2");
     close(sv[0]);
     assert_false(t.lost);
 }
@@ -354,6 +488,10 @@ int main(void) {
         TEST(test_key_is_unique),
         TEST(test_burst),
         TEST(test_queue_limit),
+        TEST(test_x08_acks_and_closes_always_go),
+        cmocka_unit_test_setup_teardown(test_x03_spawns_that_hang, setup_few_starts, teardown_starts),
+        cmocka_unit_test_setup_teardown(test_x03_spawns_that_are_given_up, setup_short_starts, teardown_starts),
+        TEST(test_x03_key_of_one_that_hangs),
         TEST(test_adopt),
         TEST(test_adopt_waits_for_the_parent),
         TEST(test_adopt_nobody),

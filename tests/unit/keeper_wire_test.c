@@ -17,7 +17,7 @@ static const struct golden {
     cp_str bytes;
 } golden[] = {
     {{.type = CP_WIRE_hello, .nfds = 1, .hello = {0x01020304, 3000, 77}},
-     BYTES("\x01\x00\x01\x01\x0a\x00\x00\x00"
+     BYTES("\x02\x00\x01\x01\x0a\x00\x00\x00"
            "\x04\x03\x02\x01"
            "\xb8\x0b"
            "\x4d\x00\x00\x00")},
@@ -32,7 +32,7 @@ static const struct golden {
                .key = {"p", 1},
                .exited = 1,
                EXIT_FIELDS}},
-     BYTES("\x01\x00\x02\x02\x44\x00\x00\x00"
+     BYTES("\x02\x00\x02\x02\x44\x00\x00\x00"
            "\x01\x00\x00\x00\x00\x01\x00\x00"
            "\x05\x00\x00\x00"
            "\x06\x00\x00\x00\x00\x00\x00\x00"
@@ -44,37 +44,37 @@ static const struct golden {
            "\xff\xff\xff\xff\x09\x00\x00\x00\x01"
            "\x67\x45\x23\x01\x00\x00\x00\x00"
            "\x40\x42\x0f\x00\x00\x00\x00\x00")},
-    {{.type = CP_WIRE_held_end}, BYTES("\x01\x00\x03\x00\x00\x00\x00\x00")},
+    {{.type = CP_WIRE_held_end}, BYTES("\x02\x00\x03\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_spawned,
       .spawned =
           {.tag = 2, .sys = 13, .step = CP_STEP_chdir, .pid = 0x10000, .start_time = 1, .spawn = 2, .command = 3}},
-     BYTES("\x01\x00\x04\x00\x29\x00\x00\x00"
+     BYTES("\x02\x00\x04\x00\x29\x00\x00\x00"
            "\x02\x00\x00\x00\x00\x00\x00\x00"
            "\x0d\x00\x00\x00"
-           "\x0e"
+           "\x0f"
            "\x00\x00\x01\x00"
            "\x01\x00\x00\x00\x00\x00\x00\x00"
            "\x02\x00\x00\x00\x00\x00\x00\x00"
            "\x03\x00\x00\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_exited, .exited = {.tag = 3, EXIT_FIELDS}},
-     BYTES("\x01\x00\x05\x00\x21\x00\x00\x00"
+     BYTES("\x02\x00\x05\x00\x21\x00\x00\x00"
            "\x03\x00\x00\x00\x00\x00\x00\x00"
            "\xff\xff\xff\xff\x09\x00\x00\x00\x01"
            "\x67\x45\x23\x01\x00\x00\x00\x00"
            "\x40\x42\x0f\x00\x00\x00\x00\x00")},
     {{.type = CP_WIRE_closed, .closed = {4, 2}},
-     BYTES("\x01\x00\x06\x00\x09\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x02")},
-    {{.type = CP_WIRE_drain}, BYTES("\x01\x00\x07\x00\x00\x00\x00\x00")},
-    {{.type = CP_WIRE_handover}, BYTES("\x01\x00\x08\x00\x00\x00\x00\x00")},
-    {{.type = CP_WIRE_ready, .ready = {65535}}, BYTES("\x01\x00\x10\x00\x02\x00\x00\x00\xff\xff")},
-    {{.type = CP_WIRE_failed, .failed = {{"why", 3}}}, BYTES("\x01\x00\x11\x00\x07\x00\x00\x00\x03\x00\x00\x00why")},
+     BYTES("\x02\x00\x06\x00\x09\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x02")},
+    {{.type = CP_WIRE_drain}, BYTES("\x02\x00\x07\x00\x00\x00\x00\x00")},
+    {{.type = CP_WIRE_handover}, BYTES("\x02\x00\x08\x00\x00\x00\x00\x00")},
+    {{.type = CP_WIRE_ready, .ready = {65535}}, BYTES("\x02\x00\x10\x00\x02\x00\x00\x00\xff\xff")},
+    {{.type = CP_WIRE_failed, .failed = {{"why", 3}}}, BYTES("\x02\x00\x11\x00\x07\x00\x00\x00\x03\x00\x00\x00why")},
     {{.type = CP_WIRE_spawn,
       .nfds = 3,
       .spawn = {.tag = 5,
                 .flags = CP_SPAWN_SESSION | CP_SPAWN_USER,
                 .uid = 1000,
                 .gid = 100,
-                .user = {"u", 1},
+                .groups = {"grps", 4},
                 .key = {"k", 1},
                 .cwd = {"/", 1},
                 .fds = 3,
@@ -83,11 +83,11 @@ static const struct golden {
                 .argc = 1,
                 .envc = 1,
                 .data = {"a\0B=", 5}}},
-     BYTES("\x01\x00\x12\x03\x3b\x00\x00\x00"
+     BYTES("\x02\x00\x12\x03\x3e\x00\x00\x00"
            "\x05\x00\x00\x00\x00\x00\x00\x00"
            "\x03"
            "\xe8\x03\x00\x00\x64\x00\x00\x00"
-           "\x01\x00\x00\x00u"
+           "\x04\x00\x00\x00grps"
            "\x01\x00\x00\x00k"
            "\x01\x00\x00\x00/"
            "\x03\x04"
@@ -97,7 +97,7 @@ static const struct golden {
            "a\x00"
            "B=\x00")},
     {{.type = CP_WIRE_adopt, .adopt = {.tag = 6, .pid = 7, .start_time = 8, .spawn = 9, .command = 10}},
-     BYTES("\x01\x00\x13\x00\x29\x00\x00\x00"
+     BYTES("\x02\x00\x13\x00\x29\x00\x00\x00"
            "\x06\x00\x00\x00\x00\x00\x00\x00"
            "\x07\x00\x00\x00"
            "\x08\x00\x00\x00\x00\x00\x00\x00"
@@ -106,8 +106,8 @@ static const struct golden {
            "\x00\x00\x00\x00"
            "\x00")},
     {{.type = CP_WIRE_close_hold, .close_hold = {7, 1}},
-     BYTES("\x01\x00\x14\x00\x09\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x01")},
-    {{.type = CP_WIRE_ack, .ack = {8}}, BYTES("\x01\x00\x15\x00\x08\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00")},
+     BYTES("\x02\x00\x14\x00\x09\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x01")},
+    {{.type = CP_WIRE_ack, .ack = {8}}, BYTES("\x02\x00\x15\x00\x08\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00")},
 };
 
 static void test_golden_bytes(void **state) {
@@ -116,6 +116,7 @@ static void test_golden_bytes(void **state) {
         cp_autobuf cp_buf out = {0}, again = {0};
         cp_wire_encode(&out, &golden[i].m);
         assert_int_equal(out.n, golden[i].bytes.n);
+        assert_int_equal(cp_wire_size(&golden[i].m), out.n);
         assert_memory_equal(out.p, golden[i].bytes.p, out.n);
         cp_wire m;
         cp_err err;
@@ -161,23 +162,23 @@ static void test_other_versions_are_told(void **state) {
     (void)state;
     cp_err err;
     /* Of a version to come not even the length of the head is known. */
-    assert_int_equal(decode_copy("\x02\x00", 2, &err), -1);
-    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 2, this one version 1");
+    assert_int_equal(decode_copy("\x03\x00", 2, &err), -1);
+    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 3, this one version 2");
     assert_int_equal(decode_copy("\x00\x01\x07\x00\x00\x00\x00\x00", 8, &err), -1);
-    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 256, this one version 1");
+    assert_string_equal(err.msg, "keeper protocol: the other end speaks version 256, this one version 2");
 }
 
 static void test_malformed(void **state) {
     (void)state;
     cp_err err;
-    assert_int_equal(decode_copy("\x01\x00\x09\x00\x00\x00\x00\x00", 8, &err), -1); /* no such type */
-    assert_int_equal(decode_copy("\x01\x00\x00\x00\x00\x00\x00\x00", 8, &err), -1);
-    assert_int_equal(decode_copy("\x01\x00\x07\x0d\x00\x00\x00\x00", 8, &err), -1); /* 13 descriptors */
+    assert_int_equal(decode_copy("\x02\x00\x09\x00\x00\x00\x00\x00", 8, &err), -1); /* no such type */
+    assert_int_equal(decode_copy("\x02\x00\x00\x00\x00\x00\x00\x00", 8, &err), -1);
+    assert_int_equal(decode_copy("\x02\x00\x07\x0d\x00\x00\x00\x00", 8, &err), -1); /* 13 descriptors */
     /* A string that claims 4 GiB. */
-    assert_int_equal(decode_copy("\x01\x00\x11\x00\x07\x00\x00\x00\xff\xff\xff\xffwhy", 15, &err), -1);
+    assert_int_equal(decode_copy("\x02\x00\x11\x00\x07\x00\x00\x00\xff\xff\xff\xffwhy", 15, &err), -1);
     cp_autofree char *big = cp_alloc(CP_WIRE_MAX + 1);
     size_t body = CP_WIRE_MAX + 1 - CP_WIRE_HEAD, text = body - 4;
-    memcpy(big, "\x01\x00\x11\x00", 4);
+    memcpy(big, "\x02\x00\x11\x00", 4);
     for (int i = 0; i < 4; i++) {
         big[4 + i] = (char)(body >> (8 * i));
         big[8 + i] = (char)(text >> (8 * i));
