@@ -26,7 +26,7 @@ enum {
     CHILDREN_MAX = 8192,
     /* Descriptor numbers that nothing held may have: the kernel gives out the lowest that is free, so these stay free
      * for what comes and goes (a look at /proc, a record from the server, the socket to the next one). Without them the
-     * trees could not even be found to be ended. */
+     * trees could not even be found to be ended. The pipes of spawns under way may take half of them. */
     RESERVE_FDS = 2 * CP_WIRE_FDS,
     QUEUE_PAUSE = 64,       /* records queued for the server: while there are more, its requests are not read */
     RECORDS_PER_ROUND = 16, /* read from the server before exits and timers have their turn */

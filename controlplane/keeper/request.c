@@ -95,7 +95,7 @@ static bool assemble(keeper *k, const struct wanted *w, starting **out, struct r
                               .uid = r->uid,
                               .gid = r->gid,
                               .mark = w->mark,
-                              .reserve = RESERVE_FDS};
+                              .reserve = RESERVE_FDS / 2};
     memcpy(st->w.spec.fds, w->fds, sizeof w->fds);
     copy_groups(st, r->groups);
     if (copy_text(k, st, w, why)) {

@@ -43,7 +43,8 @@ static const cp_exec_backend spawn_backend = {.name = "spawn", .release = releas
 static void describe(const cp_exec *e, const char *cwd, const char *program, int sys, const char *step, cp_err *err) {
     const char *name = cp_errno_name(sys);
     (void)e;
-    if (strcmp(step, "children") == 0 || strcmp(step, "memory") == 0) { /* a lack that passes */
+    if (strcmp(step, "children") == 0 || strcmp(step, "memory") == 0 ||
+        strcmp(step, "fds") == 0) { /* lacks that pass */
         cp_fail_sys(err, CP_E_LIMIT_EXCEEDED, sys, "cannot start '%.200s' now: the keeper has no room: %s: %s", program,
                     step, name);
     } else if (sys == ETIMEDOUT) { /* the keeper's deadline, mostly; or the file system's own, which is as clear */
