@@ -5,6 +5,8 @@
  * that is given up sets `stop`, which the job sees within a step, and is freed by the job's end. */
 #include "handlers/files_scan.h"
 
+#include "base/act.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,8 +116,7 @@ static void put_complete(cp_scan *s, bool truncated) {
     s->end = true;
 }
 
-static void scan_run(cp_work *work) {
-    cp_scan *s = CP_CONTAINER(work, cp_scan, work);
+static void scan_some(cp_scan *s) {
     uint64_t until = cp_now_ms() + SLICE_MS;
     if (!s->opened && s->ops->open(s, &s->err) < 0) return;
     s->opened = true;
@@ -124,6 +125,13 @@ static void scan_run(cp_work *work) {
         if (!more || enough) put_complete(s, more);
         if (cp_now_ms() >= until) return;
     }
+}
+
+static void scan_run(cp_work *work) {
+    cp_scan *s = CP_CONTAINER(work, cp_scan, work);
+    if (cp_act_begin(&s->err) < 0) return;
+    scan_some(s);
+    cp_act_end();
 }
 
 /* ---- on the loop ---- */

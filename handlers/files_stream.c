@@ -6,6 +6,8 @@
  * a stream that is given up while a job runs is freed by the job's end. */
 #include "handlers/files_impl.h"
 
+#include "base/act.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +67,9 @@ static void stream_free(file_stream *s) {
 
 static int open_file(file_stream *s) {
     struct stat st;
+    if (cp_act_begin(&s->job_err) < 0) return -1;
     s->fd = cp_file_open(&s->path.where, &st, &s->job_err);
+    cp_act_end();
     if (s->fd < 0) return -1;
     s->size = (uint64_t)st.st_size;
     /* A file that grows is sent as long as it was. Size 0 may be a file of /proc, whose end only reading finds. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/act.h"
 #include "handlers/families.h"
 #include "handlers/route_index.h"
 
@@ -123,7 +124,13 @@ static int check(const cp_match *m, const cp_request *req, cp_err *err) {
 /* A handler that fails leaves the error to us. Bad input is told without the operation, as the reference does. */
 static void serve_sync(cp_router *r, const cp_route *route, const cp_request *req, cp_result *res) {
     cp_err err = {0};
-    if (route->sync(r->ctx, req, res, &err) == 0) return;
+    bool files = route->flags & CP_R_IO;
+    int rc = files ? cp_act_begin(&err) : 0;
+    if (rc == 0) {
+        rc = route->sync(r->ctx, req, res, &err);
+        if (files) cp_act_end();
+    }
+    if (rc == 0) return;
     cp_result_free(res);
     cp_error_result(res, &err, err.code == CP_E_VALIDATION_FAILED ? NULL : route->op, (cp_str){0});
 }

@@ -1,6 +1,7 @@
 /* One request, on the worker that CivetWeb serves its connection with. Stacks here are about 100 KB, static TLS
  * included: nothing big lives on them. */
 #include "transport/http.h"
+#include "transport/peer.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -407,7 +408,8 @@ static void route(exchange *x) {
     bool options = h->method == CP_OPTIONS;
     bool open = options || (x->match.route && x->match.route->flags & CP_R_OPEN && !wants_upgrade(h));
     if (!takes_turn(&x->match)) cp_slot_pass(x->slot, cp_body_done(&x->body));
-    if (cp_gate_check(&srv->gate, h->headers, h->nheaders, open, wants_upgrade(h), &err) < 0) {
+    if (cp_gate_check(&srv->gate, h->headers, h->nheaders, open, wants_upgrade(h), &err) < 0 ||
+        (!open && cp_peer_check(srv->t->config, x->slot->fd, &err) < 0)) {
         x->to.cors = err.code == CP_E_UNAUTHORIZED; /* the last check: the origin is a listed one */
         cp_metric_add(CP_M_AUTH_FAILURES, 1);
         refuse(x, &err);

@@ -1,5 +1,6 @@
 #include "base/spool.h"
 
+#include "base/act.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -31,6 +32,7 @@ static int file_failed(int sys, cp_err *err) {
 
 /* Not every file system makes files without a name (overlayfs did not before Linux 6.x): there it loses it at once. */
 static int open_file(void) {
+    cp_as_self;
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
     char path[4096];

@@ -319,6 +319,11 @@ static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
         return -1;
     }
     if (room_for_stdin(spec->stdin_data.n, err) < 0) return -1;
+    if (spec->user.n && s->execs->set_user && !s->config->allow_user) {
+        cp_fail(err, CP_E_PERMISSION_DENIED, "commands run as the user of --child-user (see --allow-user)");
+        if (err) snprintf(err->field, sizeof err->field, "user");
+        return -1;
+    }
     if (spec->user.n && geteuid() != 0) {
         cp_fail(err, CP_E_PERMISSION_DENIED, "running as another user needs privilege");
         if (err) snprintf(err->field, sizeof err->field, "user");

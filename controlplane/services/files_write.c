@@ -2,6 +2,8 @@
  * one), or in place where a rename would change what the target is. */
 #include "services/files_impl.h"
 
+#include "base/act.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -105,7 +107,7 @@ static int take_over(cp_stage *s, const cp_owner *o) {
     cp_owner want = *o;
     if (s->exists) {
         if (want.mode < 0) want.mode = s->old.st_mode & 07777;
-        if (want.uid < 0 && s->old.st_uid != geteuid()) want.uid = s->old.st_uid;
+        if (want.uid < 0 && s->old.st_uid != cp_act_uid()) want.uid = s->old.st_uid;
         if (want.gid < 0 && s->old.st_gid != getegid()) want.gid = s->old.st_gid;
     }
     return give(s->fd, want.mode, want.uid, want.gid);

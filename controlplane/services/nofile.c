@@ -15,7 +15,7 @@ enum {
     ITS_OWN = 32,  /* about */
     FOR_ALL = 64,  /* never given away: for connections that come next, the io pool's and our own files */
     FOR_ENDS = 64, /* beyond: left for connections when nothing can be started any more */
-    A_START = 8,    /* what one opens for a moment */
+    A_START = 8,   /* what one opens for a moment */
     COUNTED = 4096,
     PER_SHELL = 64, /* of a low limit: one shell is started before it is asked for */
 };

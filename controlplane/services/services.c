@@ -1,5 +1,6 @@
 #include "services/services.h"
 
+#include "base/act.h"
 #include "base/log.h"
 #include "services/events.h"
 #include "services/exec_core.h"
@@ -55,6 +56,7 @@ static int resolve_child_user(cp_services *s, cp_err *err) {
         cp_user_groups(x->user, x->gid, &x->groups, &x->ngroups, err) < 0)
         return cp_wrap(err, "--child-user");
     x->set_user = true;
+    if (cp_act_setup(x->user, x->uid, x->gid, err) < 0) return cp_wrap(err, "--child-user");
     return 0;
 }
 

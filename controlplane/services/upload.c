@@ -13,6 +13,8 @@
  * memory (held across a write), the state directory for the data (a rename from there may cross file systems). */
 #include "services/upload_impl.h"
 
+#include "base/act.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,6 +43,7 @@ int cp_uploads_dir(cp_uploads *u) {
     if (dir >= 0) return dir;
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/uploads", u->svc->state_dir);
+    cp_as_self;
     if (mkdir(cp_buf_z(&path), 0700) < 0 && errno != EEXIST) return -1;
     dir = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0 || atomic_compare_exchange_strong(&u->dir, &none, dir)) return dir;
@@ -62,7 +65,9 @@ static int lock_record(cp_uploads *u, const char *file, cp_upload_how how, cp_up
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (how == CP_UPLOAD_CREATE ? O_CREAT : 0);
     if (dir < 0) return -1;
     for (;;) {
+        cp_act_pause();
         cp_autofd int fd = openat(dir, file, flags, 0600);
+        cp_act_resume();
         if (fd < 0) return errno == ENOENT ? 0 : -1;
         if (lock(fd, how) < 0 || fstat(fd, &st) < 0) return -1;
         if (st.st_nlink == 0) continue; /* removed while we waited */
@@ -73,7 +78,9 @@ static int lock_record(cp_uploads *u, const char *file, cp_upload_how how, cp_up
 }
 
 /* Is what lies at the recorded name the file that we made? Its folder may be writable for others. */
-static bool ours(const struct stat *st) { return S_ISREG(st->st_mode) && st->st_nlink == 1 && st->st_uid == geteuid(); }
+static bool ours(const struct stat *st) {
+    return S_ISREG(st->st_mode) && st->st_nlink == 1 && st->st_uid == cp_act_uid();
+}
 
 static int look_at_file(const cp_uploads *u, cp_upload *p) {
     cp_where w;
@@ -139,7 +146,9 @@ void cp_upload_remove(cp_uploads *u, cp_upload *p) {
     cp_autostage cp_stage s = CP_STAGE_EMPTY;
     if (p->present && cp_where_init(&w, u->svc->files, "/", cp_str_of(p->full), NULL) == 0)
         (void)cp_stage_open_as(&s, &w, p->temp, false, NULL); /* the stage's end takes the file along */
-    unlinkat(cp_uploads_dir(u), p->file, 0);
+    int dir = cp_uploads_dir(u);
+    cp_as_self;
+    unlinkat(dir, p->file, 0);
 }
 
 /* ---- pieces ---- */

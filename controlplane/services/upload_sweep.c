@@ -2,6 +2,8 @@
  * that would not fit otherwise. */
 #include "services/upload_impl.h"
 
+#include "base/act.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,7 +40,9 @@ static void note(sweep *s, const cp_upload *p) {
 
 static void look(sweep *s) {
     int dir = cp_uploads_dir(s->u);
+    cp_act_pause();
     cp_autodir DIR *d = dir < 0 ? NULL : cp_dir_open(dir, ".");
+    cp_act_resume();
     cp_autofree cp_upload *p = cp_alloc(sizeof *p); /* the stacks of HTTP workers are small */
     if (!d) return;
     for (struct dirent *e; (e = cp_dir_next(d));) {
@@ -100,7 +104,12 @@ static void uploads_free(cp_uploads *u) {
 
 static void sweep_again(cp_timer *t);
 
-static void sweep_run(cp_work *w) { cp_uploads_sweep(CP_CONTAINER(w, cp_uploads, work), 0, 0); }
+static void sweep_run(cp_work *w) {
+    cp_err err;
+    if (cp_act_begin(&err) < 0) return;
+    cp_uploads_sweep(CP_CONTAINER(w, cp_uploads, work), 0, 0);
+    cp_act_end();
+}
 
 static void sweep_done(cp_work *w) {
     cp_uploads *u = CP_CONTAINER(w, cp_uploads, work);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/act.h"
 #include "base/clock.h"
 #include "services/files_impl.h"
 #include "services/nofile.h"
@@ -271,7 +272,10 @@ static int walk_all(walk *k, cp_err *err) {
 static void run(cp_work *work) {
     walk k = {.w = CP_CONTAINER(work, cp_watcher, work), .root = -1, .until = cp_now_ms() + SETUP_MS};
     k.tail = &k.head;
-    (void)walk_all(&k, &k.w->walk_err);
+    if (cp_act_begin(&k.w->walk_err) == 0) {
+        (void)walk_all(&k, &k.w->walk_err);
+        cp_act_end();
+    }
     while (k.head) free(take_first(&k));
     cp_close(&k.root);
 }

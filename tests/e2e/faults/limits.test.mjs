@@ -1,7 +1,10 @@
 // Bounds: what clients can make the server hold, and what a shortage does.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { mkdtempSync } from 'node:fs';
+import path from 'node:path';
 import { post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
 import { ASAN, FULL, OFF } from '../lib/door.mjs';
@@ -130,4 +133,70 @@ test('X140: where processes hold the descriptors, a call is refused, and served 
     await until(async () => (await exec(s)).status === 200, 'a call to be served');
     await until(async () => (await fetch(s.base + '/readyz')).status === 200, 'readiness');
   } finally { await s.stop(); }
+});
+
+const NOBODY = 65534;
+// A server whose commands run as nobody, in a workspace that is nobody's.
+const asNobody = async (args = []) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'conflux-e2e-'));
+  const workspace = path.join(dir, 'workspace');
+  await mkdir(workspace);
+  await chmod(dir, 0o755);
+  await chown(workspace, NOBODY, NOBODY);
+  return start({ workspace, args: ['--child-user', 'nobody', ...args] });
+};
+// A command that calls the API by itself and prints status and body of each answer.
+const calls = (s, requests) => `exec node -e '(async () => { for (const [m, p, b] of ${JSON.stringify(requests)}) {
+  const r = await fetch("${s.base}" + p, { method: m, body: b && JSON.stringify(b) }); console.log(r.status, (await r.json()).code ?? ""); } })()'`;
+
+test('X142: with --child-user the API touches files as that user', { skip: process.getuid() !== 0 }, async () => {
+  const s = await asNobody();
+  const m = await connect(s);
+  const secret = path.join(s.dir, 'secret');
+  let n = 0;
+  try {
+    await writeFile(secret, 'secret', { mode: 0o600 });
+    for (const door of [(p, b) => post(s, p, b), (p, b) => m.post(p, b)]) {
+      for (const [p, b] of [['/api/read', { path: secret }], ['/api/write', { path: secret, content: 'x' }], ['/api/write', { path: s.dir + '/new', content: 'x' }],
+        ['/api/files/chmod', { path: secret, mode: '0666' }], ['/api/write', { path: s.dir + '/up', uploadId: 'u', offset: 0, content: 'x' }],
+        ['/api/delete', { path: secret }], ['/api/files/copy', { sourcePath: secret, destinationPath: 'copy' }]]) {
+        const r = await door(p, b);
+        assert.ok(r.status === 403 || r.status === 500 || r.status === 400, `${p} ${r.status}`);
+        assert.notEqual(r.body.success, true, p);
+      }
+      const up = await door('/api/write', { path: 'up', uploadId: 'v' + ++n, offset: 0, content: 'abc', final: true });
+      assert.equal(up.status, 200, JSON.stringify(up.body));
+      assert.equal((await door('/api/write', { path: 'made.txt', content: 'x' })).status, 200);
+      assert.equal((await door('/api/read', { path: 'made.txt' })).body.content, 'x');
+      for (const name of ['made.txt', 'up']) assert.equal((await stat(path.join(s.workspace, name))).uid, NOBODY, name);
+      for (const name of ['made.txt', 'up']) assert.equal((await door('/api/delete', { path: name })).status, 200);
+      const as = await door('/api/execute', { command: 'id -u', user: 'root', sessionId: OFF });
+      assert.deepEqual([as.status, as.body.context.validationErrors?.[0].field], [403, 'user']);
+      assert.equal((await door('/api/execute', { command: 'id -u', sessionId: OFF })).body.stdout, NOBODY + '\n');
+    }
+    assert.equal((await fetch(`${s.base}/api/files/raw?path=${secret}`)).status, 403);
+    assert.equal((await fetch(`${s.base}/api/files/raw?path=${s.dir}/raw`, { method: 'PUT', body: 'x' })).status, 403);
+    assert.equal(await readFile(secret, 'utf8'), 'secret');
+    const found = await m.post('/api/files/grep', { path: s.dir, pattern: 'secret' });
+    assert.ok(!found.events.some(e => e.type === 'match'), JSON.stringify(found.events));
+  } finally { await m.close(); await s.stop(); }
+});
+
+test('X142: a command may not call a server without a token', { skip: process.getuid() !== 0 }, async () => {
+  const requests = [['GET', '/api/ping'], ['POST', '/api/execute', { command: 'id -u', sessionId: OFF }], ['POST', '/api/write', { path: '/tmp/x142', content: 'x' }], ['GET', '/api/process/list']];
+  for (const [args, want] of [[[], '403 CHILD_NOT_ALLOWED\n'.repeat(4)], [['--allow-child-calls'], '200 \n'.repeat(4)]]) {
+    const s = await asNobody(args);
+    try {
+      const r = await exec(s, calls(s, requests));
+      assert.deepEqual([r.body.stdout, r.body.exitCode], [want, 0], r.body.stderr);
+      if (!args.length) { // closed behind its request: nobody owns the connection any more
+        const failures = () => metric(s, 'conflux_auth_failures_total'), before = await failures(), body = JSON.stringify({ command: `touch ${s.workspace}/gone`, sessionId: OFF });
+        const request = `POST /api/execute HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: ${body.length}\\r\\n\\r\\n${body}`;
+        assert.equal((await exec(s, `exec 3<>/dev/tcp/127.0.0.1/${s.port}; printf '${request}' >&3; exec 3>&-; echo sent`)).body.stdout, 'sent\n');
+        await until(async () => await failures() > before, 'a refusal');
+        assert.equal((await exec(s, 'ls')).body.stdout, '');
+      }
+      assert.equal((await exec(s)).body.stdout, 'served\n'); // others may
+    } finally { await s.stop(); }
+  }
 });
