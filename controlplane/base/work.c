@@ -184,14 +184,15 @@ static void *worker_main(void *arg) {
     pthread_mutex_lock(&p->mu);
     for (cp_work *w; (w = next_work(l));) {
         queue *q = w->queue;
+        bool told = w->done != NULL; /* else it may be gone afterwards */
         pthread_mutex_unlock(&p->mu);
         w->run(w);
         pthread_mutex_lock(&p->mu);
-        w->queue = NULL;
+        if (told) w->queue = NULL;
         q->running--;
         if (q->head && l->idle) pthread_cond_signal(&l->cond); /* it may have been passed over */
         forget_idle(q);
-        cp_loop_post(p->loop, &w->task, post_done);
+        if (told) cp_loop_post(p->loop, &w->task, post_done);
     }
     leave(l);
     return NULL;

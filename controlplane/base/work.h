@@ -47,7 +47,7 @@ cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err);
 bool cp_workers_stop(cp_workers *w, uint64_t ms);
 /* Waits for running work; queued work still runs, its done callbacks are posted. Loop thread. */
 void cp_workers_free(cp_workers *w);
-/* Any thread; first in, first out for one owner. */
+/* Any thread; first in, first out for one owner. done NULL: nobody is told, and run may free the work. */
 void cp_workers_submit_to(cp_workers *w, cp_lane lane, uint64_t owner, cp_work *work, void (*run)(cp_work *),
                           void (*done)(cp_work *));
 /* The same in the lane of files, for CP_OWNER_ANYONE. */

@@ -36,8 +36,9 @@ cp_output *cp_output_new(const cp_output_opts *o, cp_err *err);
  * keeps it from being looked at: without its size the next bytes would be written over it. Blocks for a few system
  * calls on a local file. */
 cp_output *cp_output_reopen(const cp_output_opts *o, uint64_t dropped, cp_err *err);
-void cp_output_free(cp_output *o);   /* no cursor may be open; closes what is attached; the file stays (see unlink) */
-void cp_output_unlink(cp_output *o); /* removes the file, at once or when the last cursor closes */
+void cp_output_free(cp_output *o); /* no cursor may be open; closes what is attached; the file stays (see unlink) */
+void cp_output_unlink(
+    cp_output *o); /* removes the file's name at once, and the file off the loop, when the last cursor has closed */
 
 /* Takes the read end of a pipe and begins to drain it. on_end(arg): no writer is left and all has been stored. */
 /* For a FIFO: a writer must exist by now, since a read end without one looks the same as the end. fd is owned from here

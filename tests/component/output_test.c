@@ -1,5 +1,6 @@
 /* The output log on real pipes and files. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -523,6 +524,40 @@ static void may_be_freed_at_its_end(void **state) {
     until(!o);
 }
 
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static void hang(cp_work *w) {
+    (void)w;
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+}
+static void let_go(cp_work *w) { (void)w; }
+
+/* X37: how long a file takes to go is no matter of the loop's, and its name is free at once. */
+static void what_is_taken_away_goes_off_the_loop(void **state) {
+    (void)state;
+    static cp_work work[2];
+    int w;
+    cp_output *o = open_kind(CP_OUT_FILE, UINT64_MAX, false, &w);
+    feed(w, 0, MIB);
+    close(w);
+    until(t.ended);
+    pthread_mutex_lock(&gate);
+    for (int i = 0; i < 2; i++)
+        cp_workers_submit_to(t.workers, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &work[i], hang, let_go);
+    cp_output_unlink(o);
+    cp_output_free(o);
+    assert_int_equal(access(t.path, F_OK), -1);
+    t.ended = 0;
+    o = open_kind(CP_OUT_FILE, UINT64_MAX, false, &w); /* another of the same name */
+    feed(w, 0, 1000);
+    close(w);
+    until(t.ended);
+    pthread_mutex_unlock(&gate);
+    expect_bytes(o, 0, 1000);
+    cp_output_unlink(o);
+    cp_output_free(o); /* the tear-down finds the folder empty */
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -537,6 +572,7 @@ int main(void) {
         T(own_words_come_last),
         T(no_pipe_is_an_end),
         T(reopened_log_goes_on),
+        T(what_is_taken_away_goes_off_the_loop),
         T(full_disk),
         T(cut_log_survives_its_server),
         T(nothing_is_thrown_away_uncounted),

@@ -261,6 +261,23 @@ static void more_than_may_wait_is_told(void **state) {
     free(many);
 }
 
+/* Nobody is told of its end: it frees itself. */
+static atomic_int freed;
+static void free_itself(cp_work *w) {
+    free(CP_CONTAINER(w, struct job, work));
+    atomic_fetch_add(&freed, 1);
+}
+
+static void work_without_done_may_free_itself(void **state) {
+    (void)state;
+    atomic_store(&freed, 0);
+    for (int i = 0; i < 100; i++)
+        cp_workers_submit_to(pool, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &cp_new(struct job)->work, free_itself, NULL);
+    cp_workers_free(pool);
+    pool = NULL;
+    assert_int_equal(atomic_load(&freed), 100);
+}
+
 static void an_unused_pool_is_freed(void **state) {
     (void)state;
     cp_workers_free(cp_workers_new(loop, 8, NULL));
@@ -282,6 +299,7 @@ int main(void) {
         T(what_has_not_begun_can_be_withdrawn),
         T(a_pool_with_work_that_hangs_is_stopped_in_time),
         T(more_than_may_wait_is_told),
+        T(work_without_done_may_free_itself),
         T(an_unused_pool_is_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
