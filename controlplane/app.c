@@ -22,6 +22,7 @@
 #include "services/services.h"
 #include "transport/transport.h"
 #include "transport/ws.h"
+#include "trim.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -52,6 +53,7 @@ struct app {
     char **base_env;
     bool leaving, handover, lost;
     cp_timer parting;
+    cp_trim trim;
     uint64_t interrupt_at, part_by; /* cp_loop_now */
     bool ws_closed;
     int status;
@@ -208,6 +210,7 @@ static int open_all(struct app *a, int keeper_fd, cp_err *err) {
     uint16_t bound = 0;
     if (open_base(a, keeper_fd, err) < 0 || open_services(a, err) < 0 || open_doors(a, &bound, err) < 0) return -1;
     a->ctx.ready = true;
+    cp_trim_start(&a->trim, a->loop, a->workers);
     cp_log(CP_LOG_INFO, "server.ready", "listening", CP_KVZ("host", a->config.host), CP_KVI("port", bound),
            CP_KVI("generation", a->hello.generation), CP_KVZ("version", CONFLUX_VERSION));
     return cp_keeper_ready(a->keeper, bound, err);

@@ -200,3 +200,18 @@ test('X142: a command may not call a server without a token', { skip: process.ge
     } finally { await s.stop(); }
   }
 });
+
+test('X163: memory goes back to the system when the server is quiet again', { skip: ASAN }, async () => {
+  const s = await start();
+  const m = await connect(s);
+  try {
+    const pid = await serverPid(s);
+    await exec(s);
+    const before = await memory(pid, 'VmRSS');
+    await exec(s, `${prints(MB)} > ${s.workspace}/large.txt`);
+    for (let round = 0; round < 3; round++)
+      for (const r of await Promise.all(Array.from({ length: 16 }, () => post(s, '/api/read', { path: 'large.txt' })))) assert.equal(r.body.size, MB);
+    await m.post('/api/execute/stream', { command: prints(30 * MB), sessionId: OFF });
+    await until(async () => await memory(pid, 'VmRSS') - before < 2 * MB, 'the memory to go back');
+  } finally { await m.close(); await s.stop(); }
+});

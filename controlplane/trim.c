@@ -1,0 +1,58 @@
+/* What is freed mostly stays with malloc: the holes are in the middle of the heap. malloc_trim gives whole pages of
+ * them back, but it holds the lock of each arena meanwhile, so it waits until little is done, and runs on a thread. */
+#include "trim.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/fd.h"
+
+enum { LOOK_MS = 2000, QUIET_US = LOOK_MS * 1000 / 50, WORTH = 512 * 1024 };
+
+static uint64_t cpu_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* 0: not known. */
+static uint64_t resident(void) {
+    char text[128];
+    cp_autofd int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    char *end;
+    strtoull(text, &end, 10);
+    return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void trim_run(cp_work *w) {
+    cp_trim *t = CP_CONTAINER(w, cp_trim, work);
+    malloc_trim(0);
+    t->least = resident();
+}
+
+static void trim_done(cp_work *w) { CP_CONTAINER(w, cp_trim, work)->working = false; }
+
+static void look(cp_timer *timer) {
+    cp_trim *t = CP_CONTAINER(timer, cp_trim, timer);
+    uint64_t now = cpu_us();
+    bool quiet = now - t->cpu_us < QUIET_US;
+    t->cpu_us = now;
+    if (quiet && !t->working && resident() > t->least + WORTH) {
+        t->working = true;
+        cp_workers_submit_to(t->workers, CP_LANE_COMPUTE, CP_OWNER_UPKEEP, &t->work, trim_run, trim_done);
+    }
+    cp_timer_start(t->loop, timer, LOOK_MS, look);
+}
+
+void cp_trim_start(cp_trim *t, cp_loop *loop, cp_workers *workers) {
+    *t = (cp_trim){.loop = loop, .workers = workers, .least = resident()};
+    cp_timer_start(loop, &t->timer, LOOK_MS, look);
+}

@@ -1,0 +1,16 @@
+#pragma once
+/* Gives memory that was used and freed back to the system once the server has become quiet. */
+#include "base/work.h"
+
+typedef struct cp_trim {
+    cp_loop *loop;
+    cp_workers *workers;
+    cp_timer timer;
+    cp_work work;
+    uint64_t cpu_us; /* of the process, at the last look */
+    uint64_t least;  /* resident bytes after the last trim */
+    bool working;
+} cp_trim;
+
+/* Loop thread; t is the owner's and lives as long as the loop. */
+void cp_trim_start(cp_trim *t, cp_loop *loop, cp_workers *workers);
