@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/budget.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -26,10 +27,15 @@ static void list_unlink(cp_watch_list *l, cp_watch_event *e) {
     l->n--;
 }
 
+static void event_free(cp_watch_event *e) {
+    if (e) cp_budget_release(CP_MEM_WATCH, sizeof *e + e->n);
+    free(e);
+}
+
 static void list_free(cp_watch_list *l) {
     for (cp_watch_event *e; (e = l->head);) {
         list_unlink(l, e);
-        free(e);
+        event_free(e);
     }
 }
 
@@ -56,8 +62,9 @@ static unsigned hash_of(cp_watch_type type, cp_str path, bool is_dir) {
     return (h ^ h >> 16) & 255;
 }
 
-static bool dropping(cp_watch_sub *s, const char *watch_id) {
-    if (s->window.n + s->taken_from.n < CP_WATCH_PENDING) return false;
+/* An event of n bytes has no room, with this subscriber or in the memory budget. */
+static bool dropping(cp_watch_sub *s, const char *watch_id, size_t n) {
+    if (s->window.n + s->taken_from.n < CP_WATCH_PENDING && cp_budget_reserve(CP_MEM_WATCH, n, NULL) == 0) return false;
     if (s->dropped++ % CP_WATCH_PENDING == 0)
         cp_log(CP_LOG_DEBUG, "watch.dropped", "a subscriber takes its events too slowly", CP_KVZ("watchId", watch_id),
                CP_KVI("dropped", s->dropped));
@@ -70,7 +77,7 @@ void watch_sub_push(cp_watch_sub *s, const char *watch_id, cp_watch_type type, c
     if (e) {
         list_unlink(&s->window, e);
     } else {
-        if (dropping(s, watch_id)) return;
+        if (dropping(s, watch_id, sizeof *e + path.n)) return;
         e = cp_alloc(sizeof *e + path.n);
         e->type = type;
         e->is_dir = is_dir;
@@ -85,7 +92,7 @@ void watch_sub_push(cp_watch_sub *s, const char *watch_id, cp_watch_type type, c
 }
 
 const cp_watch_event *cp_watch_next(cp_watch_sub *s) {
-    free(s->current);
+    event_free(s->current);
     s->current = NULL;
     if (!s->taken_from.n && s->due) window_ready(s);
     cp_watch_event *e = s->taken_from.head;
@@ -107,6 +114,6 @@ void watch_sub_fini(cp_watch_sub *s) {
     if (s->loop) cp_timer_stop(s->loop, &s->timer);
     list_free(&s->window);
     list_free(&s->taken_from);
-    free(s->current);
+    event_free(s->current);
     s->current = NULL;
 }
