@@ -1,7 +1,9 @@
-/* A set of states is run over the path instead of trying and backtracking: patterns come from clients, and "*a*a*a*b"
- * must not cost more than its length. A state is the offset in the pattern that has been reached. */
+/* A set of states is run over the path instead of trying and backtracking: patterns come from clients, are looked at
+ * for each event on the loop, and "*a*a*a*b" must not cost more than its length. A state is the number of tokens that
+ * have been passed, a set is 256 bits, and a character moves all of them at once. */
 #include "services/watch_glob.h"
 
+#include <stdint.h>
 #include <string.h>
 
 typedef enum { TOKEN_CHAR, TOKEN_ANY, TOKEN_STAR, TOKEN_STARS } token_kind;
@@ -31,50 +33,102 @@ static size_t token(cp_str p, size_t at, token_kind *kind) {
     return char_size(p, at);
 }
 
-/* Reaches the offset, and those behind stars that stand for nothing. */
-static void reach(bool *set, cp_str p, size_t at) {
-    token_kind kind;
-    set[at] = true;
-    while (at < p.n) {
+typedef struct bits {
+    uint64_t w[4];
+} bits;
+
+static bool has(const bits *b, unsigned i) { return b->w[i >> 6] >> (i & 63) & 1; }
+static void put(bits *b, unsigned i) { b->w[i >> 6] |= UINT64_C(1) << (i & 63); }
+
+typedef struct tokens {
+    cp_str p;
+    unsigned n;
+    uint8_t at[CP_GLOB_MAX], size[CP_GLOB_MAX]; /* of each in the pattern */
+    bits any, star, stars, literal;             /* which are of that kind */
+    bits known;                                 /* bytes whose `same` has been worked out */
+    bits same[256];                             /* by byte: the tokens that are that character; of ASCII only */
+} tokens;
+
+static void split(tokens *t, cp_str p) {
+    t->p = p;
+    t->n = 0;
+    t->any = t->star = t->stars = t->literal = t->known = (bits){0};
+    bits *const sets[] = {
+        [TOKEN_CHAR] = &t->literal, [TOKEN_ANY] = &t->any, [TOKEN_STAR] = &t->star, [TOKEN_STARS] = &t->stars};
+    for (size_t at = 0; at < p.n; t->n++) {
+        token_kind kind;
         size_t n = token(p, at, &kind);
-        if (kind != TOKEN_STAR && kind != TOKEN_STARS) return;
-        set[at += n] = true;
+        t->at[t->n] = (uint8_t)at;
+        t->size[t->n] = (uint8_t)n;
+        put(sets[kind], t->n);
+        at += n;
+    }
+}
+
+static bits same_as(const tokens *t, cp_str c) {
+    bits same = {0};
+    for (unsigned i = 0; i < t->n; i++)
+        if (has(&t->literal, i) && cp_str_eq((cp_str){t->p.p + t->at[i], t->size[i]}, c)) put(&same, i);
+    return same;
+}
+
+/* The tokens that are this character. */
+static bits literal(tokens *t, cp_str c) {
+    unsigned char byte = (unsigned char)c.p[0];
+    if (c.n > 1 || byte >= 0x80) return same_as(t, c);
+    if (!has(&t->known, byte)) {
+        t->same[byte] = same_as(t, c);
+        put(&t->known, byte);
+    }
+    return t->same[byte];
+}
+
+/* Passes stars that stand for nothing. */
+static void pass_stars(const tokens *t, bits *set) {
+    for (bool more = true; more;) {
+        uint64_t carry = 0;
+        more = false;
+        for (int k = 0; k < 4; k++) {
+            uint64_t on = set->w[k] & (t->star.w[k] | t->stars.w[k]), next = on << 1 | carry;
+            carry = on >> 63;
+            more |= (next & ~set->w[k]) != 0;
+            set->w[k] |= next;
+        }
     }
 }
 
 /* One character of the path. False: no state is left. */
-static bool step(const bool *from, bool *to, cp_str p, cp_str c) {
-    bool any = false, slash = c.p[0] == '/';
-    memset(to, 0, p.n + 1);
-    for (size_t at = 0; at < p.n; at++) {
-        token_kind kind;
-        if (!from[at]) continue;
-        size_t n = token(p, at, &kind), next = at;
-        if (kind == TOKEN_CHAR && !cp_str_eq((cp_str){p.p + at, n}, c)) continue;
-        if ((kind == TOKEN_ANY || kind == TOKEN_STAR) && slash) continue;
-        if (kind == TOKEN_CHAR || kind == TOKEN_ANY) next += n;
-        reach(to, p, next);
-        any = true;
+static bool step(tokens *t, bits *set, cp_str c) {
+    bool slash = c.p[0] == '/';
+    bits same = literal(t, c);
+    uint64_t carry = 0, left = 0;
+    for (int k = 0; k < 4; k++) {
+        uint64_t moves = set->w[k] & (same.w[k] | (slash ? 0 : t->any.w[k]));
+        uint64_t stays = set->w[k] & (t->stars.w[k] | (slash ? 0 : t->star.w[k]));
+        set->w[k] = moves << 1 | carry | stays;
+        carry = moves >> 63;
+        left |= set->w[k];
     }
-    return any;
+    if (left) pass_stars(t, set);
+    return left != 0;
 }
 
 static bool match(cp_str p, cp_str path, bool whole) {
-    bool sets[2][CP_GLOB_MAX + 1] = {0}, live = false;
-    unsigned now = 0;
+    tokens t; /* `same` is made as it is needed */
+    bits set = {0};
+    bool live = false;
     if (!p.n || p.n > CP_GLOB_MAX) return false;
+    split(&t, p);
     for (size_t at = 0;;) {
         if (at == 0 || path.p[at - 1] == '/') {
-            reach(sets[now], p, 0);
+            put(&set, 0);
+            pass_stars(&t, &set);
             live = true;
         }
-        if (live && sets[now][p.n] && (at == path.n || (!whole && path.p[at] == '/'))) return true;
+        if (live && has(&set, t.n) && (at == path.n || (!whole && path.p[at] == '/'))) return true;
         if (at == path.n) return false;
         size_t n = char_size(path, at);
-        if (live) {
-            live = step(sets[now], sets[!now], p, (cp_str){path.p + at, n});
-            now = !now;
-        }
+        if (live) live = step(&t, &set, (cp_str){path.p + at, n});
         at += n;
     }
 }
