@@ -11,8 +11,14 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "transport/outbox.h"
 
-enum { LOOK_MS = 2000, QUIET_US = LOOK_MS * 1000 / 50, WORTH = 512 * 1024 };
+enum {
+    LOOK_MS = 2000,
+    QUIET_US = LOOK_MS * 1000 / 50,
+    USED_US = 10 * 1000, /* since the last trim: before, there is nothing new to give back */
+    WORTH = 512 * 1024,
+};
 
 static uint64_t cpu_us(void) {
     struct timespec t;
@@ -32,10 +38,12 @@ static uint64_t resident(void) {
     return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* On a thread; the loop looks at neither until it is done. */
 static void trim_run(cp_work *w) {
     cp_trim *t = CP_CONTAINER(w, cp_trim, work);
     malloc_trim(0);
-    t->least = resident();
+    uint64_t now = resident();
+    if (now && now < t->least) t->least = now;
 }
 
 static void trim_done(cp_work *w) { CP_CONTAINER(w, cp_trim, work)->working = false; }
@@ -45,7 +53,9 @@ static void look(cp_timer *timer) {
     uint64_t now = cpu_us();
     bool quiet = now - t->cpu_us < QUIET_US;
     t->cpu_us = now;
-    if (quiet && !t->working && resident() > t->least + WORTH) {
+    if (quiet && !t->working && now - t->trimmed_us > USED_US && resident() > t->least + WORTH) {
+        t->trimmed_us = now;
+        cp_outbox_trim();
         t->working = true;
         cp_workers_submit_to(t->workers, CP_LANE_COMPUTE, CP_OWNER_UPKEEP, &t->work, trim_run, trim_done);
     }

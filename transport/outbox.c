@@ -95,6 +95,19 @@ static void chunk_give(chunk *c) {
     free(c);
 }
 
+static void free_list(chunk **list, unsigned *n) {
+    for (chunk *c; (c = *list); free(c)) {
+        *list = c->next;
+        cp_buf_free(&c->b);
+    }
+    *n = 0;
+}
+
+void cp_outbox_trim(void) {
+    free_list(&free_small.list, &free_small.n);
+    free_list(&free_big.list, &free_big.n);
+}
+
 static inline size_t chunk_left(const chunk *c) { return (c->body ? c->n : c->b.n) - c->off; }
 
 static void append(cp_outbox *o, chunk *c) {

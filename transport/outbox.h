@@ -78,6 +78,9 @@ cp_outbox_body *cp_outbox_body_new(cp_buf *b, cp_charge *charge);
 void cp_outbox_body_release(cp_outbox_body *body);
 void cp_outbox_add_piece(cp_outbox *o, cp_outbox_body *body, size_t off, size_t n);
 
+/* Gives back the memory that is kept for the chunks of later. Loop thread. */
+void cp_outbox_trim(void);
+
 /* Asks for on_room at the end of this round if there is room: a source has something to send. */
 void cp_outbox_wake(cp_outbox *o);
 

@@ -206,7 +206,7 @@ test('X163: memory goes back to the system when the server is quiet again', { sk
   const m = await connect(s);
   try {
     const pid = await serverPid(s);
-    await exec(s);
+    await Promise.all(Array.from({ length: 16 }, () => exec(s))); // as many workers as will be needed
     const before = await memory(pid, 'VmRSS');
     await exec(s, `${prints(MB)} > ${s.workspace}/large.txt`);
     for (let round = 0; round < 2; round++)
