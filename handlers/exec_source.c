@@ -101,7 +101,7 @@ static bool output_event(exec_source *s, int k, size_t budget, cp_event *ev) {
     cp_buf_clear(&s->scratch);
     size_t n = cp_output_read(o, c->at, max, &s->scratch, &at);
     if (!n) return false;
-    if (at > c->at && s->opts.offsets) {
+    if (at > c->at) {
         dropped_event(s, k, at, ev);
         return true;
     }
@@ -115,7 +115,7 @@ static bool output_event(exec_source *s, int k, size_t budget, cp_event *ev) {
  * so that received + dropped = written holds at the end too. */
 static bool missing_event(exec_source *s, int k, cp_event *ev) {
     uint64_t total = cp_output_total(s->exec->out[k]);
-    if (!s->opts.offsets || s->cursor[k].at >= total) return false;
+    if (s->cursor[k].at >= total) return false;
     dropped_event(s, k, total, ev);
     return true;
 }

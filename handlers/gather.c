@@ -136,6 +136,14 @@ static void finish(gather *j) {
 
 /* ---- reading, on the loop ---- */
 
+/* The disk took none of it, or its file is gone: that is no empty log. */
+static void look_for(gather *j, int k) {
+    const cp_output *o = j->g.exec->out[k];
+    if (cp_output_kept(o) || !cp_output_total(o) || j->g.exec->kind == CP_EXEC_BUFFERED) return;
+    cp_fail(&j->g.unread, CP_E_FILESYSTEM_ERROR, "the log could not be kept: its %llu bytes are not there any more",
+            (unsigned long long)cp_output_total(o));
+}
+
 /* Nothing came: all that is left was beyond the budget, or the log cannot be read. */
 static void cut_short(gather *j, int k) {
     const cp_output *o = j->g.exec->out[k];
@@ -215,6 +223,7 @@ void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form 
     uint64_t n = 0;
     for (int k = 0; k < 2 && e->out[k]; k++) {
         j->g.total[k] = cp_output_total(e->out[k]);
+        look_for(j, k);
         j->g.truncated[k] = cp_output_truncated(e->out[k]) || cp_output_dropped(e->out[k]) > 0;
         j->at[k] = cp_output_first(e->out[k]);
         j->end[k] = j->g.total[k];

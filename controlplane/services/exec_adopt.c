@@ -43,14 +43,14 @@ static int64_t started_wall(uint64_t start_time) {
 }
 
 static cp_exec *list(cp_exec *e) {
-    static const uint64_t none[2];
+    static const cp_exec_row none;
     e->durable = true;
     e->chosen_id = e->kind == CP_EXEC_BUFFERED;
     e->max_output = (uint64_t)e->svc->config->max_output;
     e->started_ms = cp_now_ms();
     e->impl->told_start = true;
     cp_log(CP_LOG_WARN, "exec.adopted", "a command whose record was lost goes on", CP_KVZ("id", e->id));
-    bool listed = cp_exec_outputs(e, true, none, NULL) == 0;
+    bool listed = cp_exec_outputs(e, &none, NULL) == 0;
     if (listed) cp_exec_list(e);
     cp_exec_unref(e);
     return listed ? e : NULL;

@@ -130,7 +130,8 @@ void cp_exec_force_end(cp_exec *e);  /* ends it though the backend has not repor
 void cp_exec_tell(cp_exec *e);
 
 /* exec_start.c */
-int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err);
+/* reopen: as this row has them; NULL: new ones. */
+int cp_exec_outputs(cp_exec *e, const cp_exec_row *reopen, cp_err *err);
 /* Name or uid to ids; blocks. *name is the account's name or NULL, owner frees. */
 int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
 /* The groups of the account (name NULL: none), gid among them; blocks. Owner frees. */

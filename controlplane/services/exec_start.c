@@ -145,14 +145,15 @@ static void budget_of(const cp_exec *e, cp_output_opts *o) {
     if (e->kind == CP_EXEC_BUFFERED) o->budget = !e->durable || e->max_output > log ? e->max_output : log;
 }
 
-int cp_exec_outputs(cp_exec *e, bool reopen, const uint64_t dropped[2], cp_err *err) {
+int cp_exec_outputs(cp_exec *e, const cp_exec_row *reopen, cp_err *err) {
     static const char *const ends[] = {"out", "err"};
     for (int k = 0; k < 2; k++) {
         cp_autobuf cp_buf path = {0};
         cp_buf_addf(&path, "%s/logs/%s.%s", e->svc->state_dir, e->id, ends[k]);
         cp_output_opts o = {.loop = e->svc->loop, .workers = e->svc->workers, .path = cp_buf_z(&path)};
         budget_of(e, &o);
-        e->out[k] = reopen ? cp_output_reopen(&o, dropped[k], err) : cp_output_new(&o, err);
+        e->out[k] =
+            reopen ? cp_output_reopen_known(&o, reopen->dropped[k], reopen->total[k], err) : cp_output_new(&o, err);
         if (!e->out[k]) return -1;
     }
     return 0;
@@ -340,7 +341,7 @@ int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp
     if (found < 0 || (!found && admit(s, spec, err) < 0)) return -1;
     if (!found) {
         e = from_spec(s, spec);
-        if (cp_exec_outputs(e, false, NULL, err) < 0) {
+        if (cp_exec_outputs(e, NULL, err) < 0) {
             cp_exec_unref(e);
             return -1;
         }

@@ -307,7 +307,7 @@ static void restore_row(void *arg, const cp_exec_row *row) {
     cp_services *s = r->svc;
     if (r->failed || cp_exec_find(s, cp_str_of(row->id))) return;
     cp_exec *e = from_row(s, row);
-    if (cp_exec_outputs(e, true, row->dropped, r->err) < 0) {
+    if (cp_exec_outputs(e, row, r->err) < 0) {
         r->failed = true;
     } else {
         if (strcmp(row->state, "ended") == 0) end_from_row(e, row);

@@ -17,6 +17,11 @@
  * these: it has to be local (docs/policies.md). What grows with the size of a log is not done by the loop: taking away
  * 64 MiB takes it 6,000 to 50,000. Such a file is given another name, and a thread does the rest.
  *
+ * While somebody watches, what cannot be stored passes through memory, at most CP_OUT_HELD of it: the child waits for
+ * the slowest. The disk is tried again now and then; when it takes something the log goes on from there, and all that
+ * was before counts as dropped, as if the budget had taken it. A log that loses its file while it is written goes on in
+ * the descriptor; one whose file cannot be read any more has dropped what was in it.
+ *
  * Files are created by the first bytes, in the io pool: a silent child costs no file. The descriptor is kept while
  * bytes come or cursors are open; afterwards a read opens it for itself, so a long history costs none. */
 #include "services/output.h"
@@ -79,6 +84,10 @@ static void reopen_cut(cp_output *o, uint64_t size) {
 }
 
 cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err *err) {
+    return cp_output_reopen_known(opts, dropped, 0, err);
+}
+
+cp_output *cp_output_reopen_known(const cp_output_opts *opts, uint64_t dropped, uint64_t total, cp_err *err) {
     cp_output *o = cp_output_new(opts, err);
     if (!o) return NULL;
     o->in_file = true;
@@ -91,8 +100,15 @@ cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err
     }
     if (sys && sys != ENOENT) { /* how much is there is not known, and would be written over */
         o->full = true;
+        o->again_at = UINT64_MAX;
         cp_log(CP_LOG_ERROR, "output.reopen", "a log cannot be opened; what its command still writes is thrown away",
                CP_KVZ("errno", cp_errno_name(sys)), CP_KVZ("path", o->path));
+    }
+    if (sys == ENOENT && total > dropped) {
+        dropped = total;
+        cp_metric_add(CP_M_LOGS_LOST, 1);
+        cp_log(CP_LOG_ERROR, "output.lost", "the file of a log is gone; what was in it counts as dropped",
+               CP_KVZ("path", o->path), CP_KVI("bytes", (int64_t)dropped));
     }
     if (o->file >= 0 && fstat(o->file, &st) == 0) {
         if ((st.st_mode & 0777) == CUT) {
@@ -103,7 +119,7 @@ cp_output *cp_output_reopen(const cp_output_opts *opts, uint64_t dropped, cp_err
         o->stored = (uint64_t)st.st_size;
         if (!opts->stop_at_budget) o->first = o->reading = first_data(o->file, dropped, o->stored);
     } else if (!opts->stop_at_budget) {
-        o->first = o->reading = o->stored = dropped; /* the file is gone: all of it is dropped */
+        o->first = o->reading = o->stored = dropped; /* the file is gone, with all that was in it */
     }
     if (opts->stop_at_budget) {
         o->discarded = dropped;
@@ -135,6 +151,47 @@ static void cut(cp_output *o) {
 }
 
 static bool counts_in_file(const cp_output *o) { return o->in_file && !o->unlinked && o->opts.kind == CP_OUT_FILE; }
+
+bool cp_output_watched(const cp_output *o) {
+    for (const cp_cursor *c = o->cursors; c; c = c->next)
+        if (c->blocking) return true;
+    return false;
+}
+
+static uint64_t held_at(const cp_output *o) { return cp_output_total(o) - o->held.n; }
+
+static void trim_held(cp_output *o) {
+    uint64_t slowest = UINT64_MAX;
+    for (const cp_cursor *c = o->cursors; c; c = c->next)
+        if (c->blocking && c->at < slowest) slowest = c->at;
+    if (!o->held.n || slowest <= held_at(o)) return;
+    uint64_t read = slowest - held_at(o);
+    if (read < o->held.n) cp_buf_consume(&o->held, (size_t)read);
+    else cp_buf_free(&o->held);
+}
+
+/* The hole that counts what is thrown away begins at a block: what lies before it in a partly filled one is given up,
+ * and is held for those who have not read it. */
+static void hold_rest(cp_output *o) {
+    struct stat st;
+    if (o->gap || o->discarded || !o->stored || !counts_in_file(o) || o->opts.stop_at_budget) return;
+    if (open_log(o) < 0 || fstat(o->file, &st) < 0) return;
+    uint64_t block = st.st_blksize > 4096 ? (uint64_t)st.st_blksize : 4096, rest = o->stored % block;
+    if (rest > o->stored - o->first) return;
+    cp_buf_reserve(&o->held, rest);
+    if (pread(o->file, o->held.p, rest, (off_t)(o->stored - rest)) != (ssize_t)rest) return;
+    if (ftruncate(o->file, (off_t)(o->stored - rest)) < 0) return;
+    o->held.n = rest;
+    o->stored -= rest;
+    o->discarded += rest;
+}
+
+void cp_output_hold(cp_output *o, const char *p, size_t n) {
+    hold_rest(o);
+    cp_buf_add(&o->held, p, n);
+    o->discarded += n;
+    cp_output_gap(o);
+}
 
 bool cp_output_can_count(cp_output *o) { return !counts_in_file(o) || open_log(o) == 0 || !cp_no_fd(errno); }
 
@@ -205,6 +262,7 @@ static void destroy(cp_output *o) {
     if (o->file >= 0 && o->unlinked) bury(o, cp_take_fd(&o->file), NULL);
     cp_close(&o->file);
     cp_buf_free(&o->mem);
+    cp_buf_free(&o->held);
     cp_buf_free(&o->tail);
     free(o->path);
     free(o);
@@ -236,9 +294,21 @@ uint64_t cp_output_end(const cp_output *o) { return o->stored; }
 bool cp_output_ended(const cp_output *o) { return o->ended; }
 bool cp_output_truncated(const cp_output *o) { return o->discarded > 0; }
 
+/* Its file is gone or cannot be read, while more is still to come. Of a log that has ended every reader is told. */
+static void lose_stored(cp_output *o, int sys) {
+    if (o->ended || o->job.running) return;
+    cp_log(CP_LOG_ERROR, "output.lost", "what a log had stored cannot be read any more; it counts as dropped",
+           CP_KVZ("path", o->path), CP_KVZ("errno", sys ? cp_errno_name(sys) : "EOF"),
+           CP_KVI("bytes", (int64_t)(o->stored - o->first)));
+    cp_metric_add(CP_M_LOGS_LOST, 1);
+    o->first = o->reading = o->stored;
+    cp_output_grown(o);
+}
+
 static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
     if (open_log(o) < 0) {
         if (cp_no_fd(errno)) cp_output_retry(o);
+        else lose_stored(o, errno);
         return 0;
     }
     cp_buf_reserve(out, n);
@@ -246,6 +316,7 @@ static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
     while (got < n) {
         ssize_t k = pread(o->file, out->p + out->n + got, n - got, (off_t)(at + got));
         if (k < 0 && errno == EINTR) continue;
+        if (k <= 0 && !got) lose_stored(o, k < 0 ? errno : 0);
         if (k <= 0) break;
         got += (size_t)k;
     }
@@ -254,7 +325,16 @@ static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
     return got;
 }
 
-size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at) {
+static size_t read_held(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at) {
+    uint64_t lo = from > held_at(o) ? from : held_at(o), total = cp_output_total(o);
+    *at = lo;
+    if (!o->held.n || lo >= total) return 0;
+    size_t n = total - lo < max ? (size_t)(total - lo) : max;
+    cp_buf_add(out, o->held.p + (lo - held_at(o)), n);
+    return n;
+}
+
+static size_t read_stored(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at) {
     uint64_t lo = from > o->reading ? from : o->reading;
     *at = lo;
     if (lo >= o->stored) return 0;
@@ -266,6 +346,12 @@ size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint
         return n;
     }
     return read_file(o, lo, n, out);
+}
+
+size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at) {
+    size_t n = read_stored(o, from, max, out, at);
+    if (n || *at < o->stored || !o->held.n) return n;
+    return read_held(o, from, max, out, at);
 }
 
 void cp_output_append(cp_output *o, cp_str s) {
@@ -287,6 +373,7 @@ void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, vo
 void cp_cursor_advance(cp_cursor *c, uint64_t to) {
     if (to <= c->at) return;
     c->at = to;
+    if (c->blocking) trim_held(c->o);
     if (c->blocking) cp_output_kick(c->o);
 }
 
@@ -298,6 +385,7 @@ void cp_cursor_close(cp_cursor *c) {
     else o->cursors = c->next;
     if (c->next) c->next->prev = c->prev;
     *c = (cp_cursor){0};
+    trim_held(o);
     if (!o->cursors && o->ended && !o->unlinked && !o->job.running) cp_close(&o->file);
     cp_output_kick(o);
 }
@@ -310,7 +398,8 @@ uint64_t cp_output_room(const cp_output *o) {
         blocked = true;
         if (c->at < slowest) slowest = c->at;
     }
-    if (!blocked || o->full) return UINT64_MAX;
+    if (!blocked) return UINT64_MAX;
+    if (o->full) return o->held.n >= CP_OUT_HELD ? 0 : CP_OUT_HELD - o->held.n;
     if (slowest < o->reading) slowest = o->reading;
     uint64_t window = o->opts.budget < CP_OUT_WINDOW ? o->opts.budget : CP_OUT_WINDOW;
     uint64_t ahead = o->stored > slowest ? o->stored - slowest : 0;
@@ -324,13 +413,15 @@ void cp_output_grown(cp_output *o) {
 
 static void store_tail(cp_output *o) {
     if (o->tail.n == 0) return;
-    if (o->full) {
+    if (o->full && cp_output_watched(o)) {
+        cp_output_hold(o, o->tail.p, o->tail.n);
+    } else if (o->full) {
         o->discarded += o->tail.n;
     } else if (!o->in_file) {
         cp_buf_add(&o->mem, o->tail.p, o->tail.n);
         o->stored += o->tail.n;
     } else {
-        if (o->file < 0) o->file = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (o->file < 0) o->file = cp_output_create(o, 0);
         ssize_t k = o->file < 0 ? -1 : pwrite(o->file, o->tail.p, o->tail.n, (off_t)o->stored);
         size_t n = k > 0 ? (size_t)k : 0;
         o->stored += n;
@@ -338,6 +429,15 @@ static void store_tail(cp_output *o) {
     }
     if (o->discarded) cp_output_gap(o);
     cp_buf_free(&o->tail);
+}
+
+/* Somebody has removed its file: what was written is there as long as the descriptor is. */
+static void keep_nameless(cp_output *o) {
+    struct stat st;
+    if (o->file < 0 || !o->in_file || o->unlinked || fstat(o->file, &st) < 0 || st.st_nlink) return;
+    o->unlinked = true;
+    cp_log(CP_LOG_WARN, "output.nameless", "the file of a log was removed; what it holds is kept until a restart",
+           CP_KVZ("path", o->path));
 }
 
 void cp_output_settle(cp_output *o) {
@@ -348,6 +448,7 @@ void cp_output_settle(cp_output *o) {
     }
     if (o->ended || !o->eof) return;
     store_tail(o);
+    keep_nameless(o);
     o->ended = true;
     cp_output_grown(o);
     if (!o->cursors && !o->unlinked) cp_close(&o->file);

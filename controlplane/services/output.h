@@ -31,11 +31,14 @@ typedef struct cp_output_opts {
 cp_output *cp_output_new(const cp_output_opts *o, cp_err *err);
 /* Opens the log of a former server again. The file is the truth: its size tells what was written (the oldest bytes are
  * holes in it, so offsets in the file are offsets of the stream); `dropped` is what the registry knew, at least so much
- * of the beginning is gone (with stop_at_budget: of the end). A missing file is an empty log. No fd is attached; until
+ * of the beginning is gone (with stop_at_budget: of the end). Of a missing file all that is known
+ * to have been written is dropped. No fd is attached; until
  * one is, or cp_output_finish is called, the log has not ended. NULL when a lack that passes (of descriptors, memory)
  * keeps it from being looked at: without its size the next bytes would be written over it. Blocks for a few system
  * calls on a local file. */
 cp_output *cp_output_reopen(const cp_output_opts *o, uint64_t dropped, cp_err *err);
+/* The same where it is known that `total` bytes had been written. */
+cp_output *cp_output_reopen_known(const cp_output_opts *o, uint64_t dropped, uint64_t total, cp_err *err);
 void cp_output_free(cp_output *o); /* no cursor may be open; closes what is attached; the file stays (see unlink) */
 void cp_output_unlink(
     cp_output *o); /* removes the file's name at once, and the file off the loop, when the last cursor has closed */

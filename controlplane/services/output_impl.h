@@ -9,6 +9,8 @@ enum {
     CP_OUT_SLICE = 64 * 1024,        /* read by the loop from one pipe before others get their turn */
     CP_OUT_JOB = 1024 * 1024,        /* spliced by one job of the io pool */
     CP_OUT_WINDOW = 8 * 1024 * 1024, /* how far a child may run ahead of the slowest blocking cursor */
+    CP_OUT_HELD = 1024 * 1024,       /* the same where the log takes nothing and bytes pass through memory */
+    CP_OUT_AGAIN_MS = 2000,          /* a log that took nothing: until the next attempt to store */
     CP_OUT_RETRY_MS = 50,            /* no descriptor was free: until the next attempt */
 };
 
@@ -25,6 +27,7 @@ struct out_job {
     size_t moved;                  /* out */
     bool eof, drained;             /* out: no writer left; the pipe was empty */
     bool punch_failed;             /* out */
+    bool again;                    /* in: the log took nothing before; it begins anew where these bytes go */
     int file;                      /* out, when open_file */
     int sys;                       /* out: errno of a failed open or write: the disk takes no more */
 };
@@ -42,6 +45,8 @@ struct cp_output {
     uint64_t reading;   /* reads begin here: first, or the end of the hole that is being punched */
     bool no_punch;      /* the file system makes no holes: everything is kept */
     bool full;          /* nothing more is stored: stop_at_budget reached or the disk is full */
+    uint64_t again_at;  /* cp_loop_now, when the disk is tried again */
+    cp_buf held;        /* what blocking cursors have still to read of the discarded bytes: the last of them */
     bool gap;           /* the file has grown by `discarded`: a hole behind what is kept, which survives a crash */
 
     cp_io io;
@@ -65,11 +70,14 @@ struct cp_output {
     struct out_job job;
 };
 
-void cp_output_kick(cp_output *o);      /* continues to drain where that is possible now */
-void cp_output_grown(cp_output *o);     /* there is news for the cursors */
-void cp_output_settle(cp_output *o);    /* ends the log when all is in; frees it when that was asked for */
-void cp_output_retry(cp_output *o);     /* no descriptor was free: draining and reading go on in a moment */
-bool cp_output_can_count(cp_output *o); /* false: no descriptor is free to write down what would be thrown away */
+void cp_output_kick(cp_output *o);   /* continues to drain where that is possible now */
+void cp_output_grown(cp_output *o);  /* there is news for the cursors */
+void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
+void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and reading go on in a moment */
+int cp_output_create(const cp_output *o, int flags); /* opens the file, which it makes; fd or -1 */
+bool cp_output_can_count(cp_output *o);     /* false: no descriptor is free to write down what would be thrown away */
+bool cp_output_watched(const cp_output *o); /* by a blocking cursor */
+void cp_output_hold(cp_output *o, const char *p, size_t n); /* discards these bytes, and keeps them for such cursors */
 void cp_output_gap(cp_output *o); /* writes down, in the file, how much has been thrown away behind what is kept */
 /* How many bytes may be taken from the pipe now: 0 when blocking cursors hold it back. */
 uint64_t cp_output_room(const cp_output *o);

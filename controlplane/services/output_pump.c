@@ -4,6 +4,7 @@
  */
 #include "services/output.h"
 
+#include "base/aside.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -14,6 +15,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char scratch[CP_OUT_SLICE]; /* loop thread only */
@@ -112,9 +114,33 @@ static void later_fn(cp_deferred *d) { cp_output_kick(CP_CONTAINER(d, cp_output,
 /* Others get their turn first. */
 static void again(cp_output *o) { cp_loop_defer(o->opts.loop, &o->more, later_fn); }
 
+/* For those who watch; the child waits for them as it would otherwise. */
+static void pass_on(cp_output *o) {
+    size_t max = allowance(o, sizeof scratch);
+    if (max == 0) return; /* held back; advancing the cursor comes here again */
+    ssize_t k;
+    do k = read(o->pipe, scratch, max);
+    while (k < 0 && errno == EINTR);
+    if (k > 0) {
+        cp_output_hold(o, scratch, (size_t)k);
+        cp_metric_add(CP_M_OUTPUT_BYTES, k);
+        cp_output_grown(o);
+    } else if (k == 0) {
+        pipe_ended(o);
+    } else {
+        o->readable = false;
+    }
+    took(o, k > 0 ? (size_t)k : 0, k < 0);
+    if (o->readable && !o->eof) again(o);
+}
+
 static void throw_away(cp_output *o) {
     if (!cp_output_can_count(o)) { /* what nobody counts would be lost; in the pipe it is not */
         cp_output_retry(o);
+        return;
+    }
+    if (cp_output_watched(o)) {
+        pass_on(o);
         return;
     }
     widen(o);
@@ -175,8 +201,23 @@ static void read_into_memory(cp_output *o) {
 
 /* ---- file ---- */
 
+/* The folder is made again where somebody has removed it. */
+int cp_output_create(const cp_output *o, int flags) {
+    int fd = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+    if (fd >= 0 || (errno != ENOENT && errno != ENOTDIR)) return fd;
+    int sys = errno;
+    cp_autofree char *folder = cp_str_dup(cp_str_of(o->path));
+    char *slash = strrchr(folder, '/');
+    if (!slash) return -1;
+    *slash = '\0';
+    if (cp_folder_make(folder, 0700) < 0) return -1;
+    cp_log(CP_LOG_ERROR, "output.folder", "the folder of the logs was gone; it was made again", CP_KVZ("path", folder),
+           CP_KVZ("errno", cp_errno_name(sys)));
+    return open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+}
+
 static void job_open(cp_output *o, struct out_job *j) {
-    j->file = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (j->spill ? O_TRUNC : 0), 0600);
+    j->file = cp_output_create(o, j->spill ? O_TRUNC : 0);
     if (j->file < 0) j->sys = errno;
     else if (j->spill) unlink(o->path);
 }
@@ -245,6 +286,26 @@ static void harvest_hole(cp_output *o, struct out_job *j) {
     o->first = j->punch_to;
 }
 
+/* The disk takes something again: the log goes on from here. */
+static void store_again(cp_output *o, const struct out_job *j) {
+    (void)fallocate(o->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(j->at / 4096 * 4096));
+    (void)fchmod(o->file, S_IRUSR | S_IWUSR);
+    o->first = o->reading = o->stored = j->at;
+    o->discarded = 0;
+    o->full = o->gap = false;
+    cp_log(CP_LOG_INFO, "output.again", "output is stored again; what came before counts as dropped",
+           CP_KVZ("path", o->path));
+}
+
+static void refused(cp_output *o, const struct out_job *j) {
+    o->full = true;
+    o->again_at = cp_loop_now(o->opts.loop) + CP_OUT_AGAIN_MS;
+    if (j->again) return; /* nothing new */
+    cp_metric_add(CP_M_LOGS_REFUSED, 1);
+    cp_log(CP_LOG_ERROR, "output.write", "output cannot be stored; who watches gets it, the rest is thrown away",
+           CP_KVZ("errno", cp_errno_name(j->sys)), CP_KVZ("path", o->path));
+}
+
 static void job_done(cp_work *w) {
     struct out_job *j = CP_CONTAINER(w, struct out_job, work);
     cp_output *o = CP_CONTAINER(j, cp_output, job);
@@ -258,17 +319,14 @@ static void job_done(cp_work *w) {
     }
     harvest_file(o, j);
     harvest_hole(o, j);
+    if (j->again && j->moved) store_again(o, j);
     if (j->moved) {
         o->stored += j->moved;
         cp_metric_add(CP_M_OUTPUT_BYTES, (int64_t)j->moved);
         cp_output_grown(o);
         if (j->moved >= CP_OUT_SLICE) widen(o);
     }
-    if (j->sys) {
-        o->full = true;
-        cp_log(CP_LOG_ERROR, "output.write", "output cannot be stored; the rest is thrown away",
-               CP_KVZ("errno", cp_errno_name(j->sys)), CP_KVZ("path", o->path));
-    }
+    if (j->sys) refused(o, j);
     if (!j->drained) o->readable = true;
     if (j->eof) pipe_ended(o);
     if (j->max) took(o, j->moved, j->drained);
@@ -301,6 +359,25 @@ static bool ended_in_silence(cp_output *o) {
     struct pollfd p = {.fd = o->pipe, .events = POLLIN};
     if (o->file >= 0 || o->pipe < 0 || !o->readable || o->stored) return false;
     return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) && !(p.revents & POLLIN);
+}
+
+/* Not while somebody has still to read what passes through memory. */
+static bool may_store_again(const cp_output *o) {
+    return !o->opts.stop_at_budget && o->in_file && !o->unlinked && !o->held.n && !o->finishing &&
+           cp_loop_now(o->opts.loop) >= o->again_at;
+}
+
+static void start_again(cp_output *o) {
+    size_t max = allowance(o, job_size(o));
+    if (max == 0) return;
+    o->job = (struct out_job){.running = true,
+                              .open_file = o->file < 0,
+                              .file = o->file,
+                              .at = cp_output_total(o),
+                              .max = max,
+                              .again = true};
+    o->readable = false;
+    cp_workers_submit(o->opts.workers, &o->job.work, job_run, job_done);
 }
 
 static void start_job(cp_output *o, bool spill) {
@@ -339,7 +416,8 @@ void cp_output_kick(cp_output *o) {
     }
     if (o->in_file && !o->full && budget_left(o) == 0) o->full = true;
     if (o->pipe >= 0 && o->readable && !o->eof) {
-        if (o->full) throw_away(o);
+        if (o->full && may_store_again(o)) start_again(o);
+        else if (o->full) throw_away(o);
         else if (!o->in_file && o->mem.n < CP_OUT_SPILL) read_into_memory(o);
     }
     if (o->in_file && !o->eof && ended_in_silence(o)) pipe_ended(o);

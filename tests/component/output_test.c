@@ -374,7 +374,8 @@ static void full_disk(void **state) {
     int w, rw[2];
     cp_err err;
     assert_int_equal(cp_pipe(rw, 0), 0);
-    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, "/nonexistent/folder/log", MIB, false};
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, "/proc/nonexistent/log",
+                           MIB,    false}; /* where no folder can be made */
     cp_output *o = cp_output_new(&opts, &err);
     assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
     w = rw[1];

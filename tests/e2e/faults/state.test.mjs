@@ -1,9 +1,12 @@
 // The state folder: each file and folder of it damaged, removed, replaced, read-only, full.
 import assert from 'node:assert/strict';
-import { open, readdir, stat } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
+import { mkdir, mkdtemp, open, readdir, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { metric, own } from '../lib/door.mjs';
-import { serverPid, until } from '../lib/server.mjs';
+import { test } from 'node:test';
+import { metric, openDoor, own, times } from '../lib/door.mjs';
+import { serverPid, start, until } from '../lib/server.mjs';
 
 const stateOf = s => path.join(s.dir, 'state');
 
@@ -70,5 +73,88 @@ own('X07', 'a registry that the next server finds damaged: what runs goes on und
   assert.equal((await next.get('/api/process/lasting/logs')).body.stdout, 'begun\ngot x\n');
   const fg = await until(async () => { const r = await next.get('/api/execution/fg'); return r.status !== 202 && r; }, 'the end of the foreground command');
   assert.deepEqual([fg.status, fg.body.code ?? fg.body.exitCode], [410, 'SESSION_TERMINATED']); // exit ended its shell
+  await next.close();
+});
+
+// ---- folders ----
+
+// The state folder of a server on a small disk of its own; null, with a word, where the kernel forbids it.
+async function smallDisk(t, size = '1m') {
+  const dir = await mkdtemp(path.join(tmpdir(), 'conflux-disk-'));
+  const state = path.join(dir, 'state');
+  await mkdir(state, { mode: 0o700 });
+  try { execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size},mode=700`, 'conflux-test', state], { stdio: 'pipe' }); } catch (e) {
+    await rm(dir, { recursive: true });
+    t.skip(`a small disk cannot be mounted: ${String(e.stderr).trim()}`);
+    return null;
+  }
+  const disk = { dir, state };
+  disk.free = async () => { execFileSync('umount', ['-l', state]); await rm(dir, { recursive: true, force: true }); };
+  return disk;
+}
+const onDisk = (row, what, body, size) => {
+  for (const name of ['http', 'ws']) test(`${row} [${name}] ${what}`, { timeout: 120000 }, async t => {
+    const disk = await smallDisk(t, size);
+    if (!disk) return;
+    const s = await start({ dir: disk.dir });
+    const d = await openDoor(name, s);
+    try { await body(d, s); } finally { await d.close(); await s.stop(); await disk.free(); }
+  });
+};
+const numbers = n => times(n, i => `${i + 1}\n`).join('');
+const works = async (d, tag) => {
+  assert.equal((await d.exec('echo plain')).body.stdout, 'plain\n');
+  assert.equal((await d.post('/api/session/create', { id: 'new-' + tag })).status, 200);
+  assert.equal((await d.exec('echo in it', { sessionId: 'new-' + tag })).body.stdout, 'in it');
+  assert.equal((await d.startProcess('new-' + tag, 'echo begun; sleep 1000')).status, 200);
+  await d.logged('new-' + tag, 'begun');
+};
+
+onDisk('X146', 'a stream that the disk has no room for: who watches gets every byte; who comes later is told', async (d, s) => {
+  const command = 'seq 1 500000';
+  const st = d.execStream(command);
+  await st.opened;
+  await st.done;
+  assert.equal(st.last().type, 'complete');
+  const dropped = st.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
+  assert.deepEqual([st.text().length + dropped, dropped], [numbers(500000).length, 0]);
+  assert.equal(st.text(), numbers(500000));
+  assert.match(s.stderr, /output\.write/);
+  const id = (await d.get('/api/process/list')).body.processes[0].id;
+  const late = d.stream(`/api/process/${id}/stream`);
+  await late.done;
+  const told = late.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
+  assert.equal(late.text().length + told, numbers(500000).length);
+  assert.ok(told > 0);
+});
+
+onDisk('X146', 'a buffered call that the disk has no room for says what is missing', async d => {
+  const r = (await d.exec('seq 1 500000', { maxOutputBytes: 64 << 20 })).body;
+  assert.deepEqual([r.stdoutBytes, r.stdoutTruncated], [numbers(500000).length, r.stdout.length < numbers(500000).length]);
+  assert.equal(numbers(500000).startsWith(r.stdout), true);
+});
+
+// What is taken away, and by what it is replaced.
+const losses = { logs: s => rm(path.join(stateOf(s), 'logs'), { recursive: true }) };
+for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it is used: ${what}`, {}, async (d, s) => {
+  await d.exec('X=kept; cd /usr', { sessionId: 'before' });
+  const busy = d.exec('sleep 1; echo $X', { sessionId: 'busy', executionId: 'fg' });
+  const st = d.execStream('echo one; read -r line; seq 1 30000', { stdin: 'open', executionId: 'live' });
+  await st.sees('one');
+  await d.startProcess('before', 'echo begun; read -r line; echo "got $line"; sleep 1000', { stdin: 'open' });
+  await d.logged('before', 'begun');
+  await lose(s);
+  await works(d, 'after');
+  assert.equal((await d.exec('echo $X; pwd', { sessionId: 'before' })).body.stdout, 'kept\n/usr');
+  assert.equal((await d.post('/api/process/before/stdin', { data: 'x\n' })).status, 200);
+  await d.logged('before', 'got x');
+  await d.post(`/api/process/${(await d.get('/api/process/list')).body.processes.find(p => p.executionId === 'live' || p.command.includes('30000')).id}/stdin`, { data: 'x\n' });
+  await st.done;
+  assert.deepEqual([st.last().type, st.last().exitCode, st.text()], ['complete', 0, 'one\n' + numbers(30000)]);
+  assert.equal((await busy).status, 200);
+  const next = await again(s, d);
+  assert.equal((await next.exec('echo $X; pwd', { sessionId: 'before' })).body.stdout, 'kept\n/usr');
+  assert.equal((await next.process('before')).status, 'running');
+  await works(next, 'later');
   await next.close();
 });
