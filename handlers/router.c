@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/act.h"
+#include "base/turn.h"
 #include "handlers/families.h"
 #include "handlers/route_index.h"
 
@@ -251,6 +252,7 @@ void cp_router_dispatch(cp_router *r, const cp_match *m, cp_request *req, yyjson
     cp_err err = {0};
     cp_result res = {0};
     memcpy(req->params, m->params, sizeof req->params);
+    if (m->route) cp_turn_note(m->route->pattern);
     if (!m->route) {
         cp_router_refuse(m, &res);
         cp_reply_send(reply, &res);

@@ -2,11 +2,13 @@
  * watcher was removed is recognised as stale and dropped, even when the slot or the fd number has been given out again.
  * Timers are a binary heap that knows each timer's place, so stop is O(log n). Posts from other threads go to a list
  * under a mutex, and one eventfd write wakes the loop; the write is skipped while one is already pending. */
+#define CP_LOOP_UNNAMED
 #include "base/loop.h"
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/turn.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,6 +19,25 @@
 #include <unistd.h>
 
 enum { EVENTS_PER_ROUND = 256, FAR_MS = 1000, FIRST_TIMERS = 64 };
+
+#if defined(CONFLUX_TURNS) && !defined(CONFLUX_LIBRARY)
+#define MEASURED
+#endif
+
+#ifdef MEASURED
+#define TURN_BEGIN(l) cp_turn_begin(&(l)->turns)
+#define TURN_END(l)   cp_turn_end(&(l)->turns)
+#define CALL(l, x, call)                                                                                               \
+    do {                                                                                                               \
+        const char *name_ = (x)->name; /* it may free itself */                                                        \
+        call;                                                                                                          \
+        cp_turn_ran(&(l)->turns, name_);                                                                               \
+    } while (0)
+#else
+#define TURN_BEGIN(l)    ((void)0)
+#define TURN_END(l)      ((void)0)
+#define CALL(l, x, call) call
+#endif
 
 struct slot {
     cp_io *io;
@@ -43,6 +64,9 @@ struct cp_loop {
 
     cp_deferred *defer_head, **defer_tail;
     cp_deferred *due; /* what this round runs; taken off the list above */
+#ifdef MEASURED
+    cp_turns turns;
+#endif
 };
 
 cp_loop *cp_loop_new(cp_err *err) {
@@ -65,11 +89,17 @@ cp_loop *cp_loop_new(cp_err *err) {
     l->defer_tail = &l->defer_head;
     l->thread = pthread_self();
     l->now = cp_now_ms();
+#ifdef MEASURED
+    cp_turns_open(&l->turns);
+#endif
     return l;
 }
 
 void cp_loop_free(cp_loop *l) {
     if (!l) return;
+#ifdef MEASURED
+    cp_turns_close(&l->turns);
+#endif
     cp_close(&l->epfd);
     cp_close(&l->wakefd);
     pthread_mutex_destroy(&l->mu);
@@ -210,7 +240,7 @@ static void run_timers(cp_loop *l) {
     for (uint32_t n = l->nheap; n && l->nheap && l->heap[0]->at <= l->now; n--) {
         cp_timer *t = l->heap[0];
         cp_timer_stop(l, t);
-        t->fn(t);
+        CALL(l, t, t->fn(t));
     }
 }
 
@@ -258,7 +288,7 @@ static void run_posts(cp_loop *l) {
     pthread_mutex_unlock(&l->mu);
     while (t) {
         cp_task *next = t->next;
-        t->fn(t);
+        CALL(l, t, t->fn(t));
         t = next;
     }
 }
@@ -294,7 +324,7 @@ static void run_deferred(cp_loop *l) {
         cp_deferred *d = l->due;
         l->due = d->next;
         d->queued = false;
-        d->fn(d);
+        CALL(l, d, d->fn(d));
     }
 }
 
@@ -305,6 +335,7 @@ int cp_loop_once(cp_loop *l, int timeout_ms) {
     int n = epoll_wait(l->epfd, ev, EVENTS_PER_ROUND, wait_ms(l, timeout_ms));
     if (n < 0 && errno != EINTR) return -1;
     l->now = cp_now_ms();
+    TURN_BEGIN(l);
     for (int i = 0; i < n; i++) {
         if (ev[i].data.u64 == UINT64_MAX) {
             run_posts(l);
@@ -312,14 +343,21 @@ int cp_loop_once(cp_loop *l, int timeout_ms) {
         }
         uint32_t index = (uint32_t)ev[i].data.u64;
         struct slot *s = &l->slots[index];
-        if (s->io && s->gen == (uint32_t)(ev[i].data.u64 >> 32)) s->io->fn(s->io, ev[i].events);
+        if (s->io && s->gen == (uint32_t)(ev[i].data.u64 >> 32)) CALL(l, s->io, s->io->fn(s->io, ev[i].events));
     }
     run_timers(l);
     run_deferred(l);
+    TURN_END(l);
     return 0;
 }
 
 int cp_loop_run(cp_loop *l, cp_err *err) {
+#ifdef MEASURED
+    if (!cp_loop_here(l)) { /* it was made by another one */
+        cp_turns_close(&l->turns);
+        cp_turns_open(&l->turns);
+    }
+#endif
     l->thread = pthread_self();
     while (!atomic_load_explicit(&l->stop, memory_order_acquire))
         if (cp_loop_once(l, -1) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "event loop");

@@ -8,9 +8,10 @@
 typedef struct cp_workers cp_workers;
 
 typedef enum cp_lane {
-    CP_LANE_FILES,   /* the clients' files: may hang with their file system */
-    CP_LANE_OUTPUT,  /* the logs of children: pipe to disk, and back */
-    CP_LANE_LOOKUP,  /* users and groups: may ask a slow directory */
+    CP_LANE_FILES,  /* the clients' files: may hang with their file system */
+    CP_LANE_OUTPUT, /* the logs of children: pipe to disk, and back; nothing that opens a client's path or waits for one
+                     */
+    CP_LANE_LOOKUP, /* users and groups: may ask a slow directory */
     CP_LANE_COMPUTE, /* parsing, building, matching: takes a processor, and waits for nothing but our own state folder
                       */
     CP_LANES

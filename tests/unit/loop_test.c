@@ -2,6 +2,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/loop.h"
+#include "base/metrics.h"
+#include "base/turn.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,9 +13,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 static cp_loop *loop;
@@ -405,6 +409,39 @@ static void a_round_is_events_then_timers_then_deferred(void **state) {
     unwatch(&a);
 }
 
+/* ---- turns: a build that measures them counts those that keep the thread ---- */
+
+static int64_t slow_turns(void) { return atomic_load(&cp_metric_values[CP_M_SLOW_TURNS]); }
+
+static void block_a_while(cp_timer *t) {
+    (void)t;
+    (void)poll(NULL, 0, 2 * CP_TURN_SLOW_MS);
+}
+
+static void compute_a_while(cp_timer *t) {
+    (void)t;
+    struct timespec now, begin;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < 2 * CP_TURN_SLOW_MS);
+}
+
+static void a_long_turn_is_counted(void **state) {
+    (void)state;
+    void (*const ways[])(cp_timer *) = {block_a_while, compute_a_while};
+    for (size_t i = 0; i < CP_COUNT(ways); i++) {
+        cp_timer t = {0};
+        int64_t before = slow_turns();
+        cp_timer_start(loop, &t, 0, ways[i]);
+        while (cp_timer_active(&t)) assert_int_equal(cp_loop_once(loop, 100), 0);
+#ifdef CONFLUX_TURNS
+        assert_int_equal(slow_turns(), before + 1);
+#else
+        assert_int_equal(slow_turns(), before);
+#endif
+    }
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -423,6 +460,7 @@ int main(void) {
         T(deferred_runs_once_a_round),
         T(deferred_may_drop_others_and_itself_come_again),
         T(a_round_is_events_then_timers_then_deferred),
+        T(a_long_turn_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
