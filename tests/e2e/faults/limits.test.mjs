@@ -215,3 +215,22 @@ test('X163: memory goes back to the system when the server is quiet again', { sk
     await until(async () => await memory(pid, 'VmRSS') - before < 2 * MB, 'the memory to go back');
   } finally { await m.close(); await s.stop(); }
 });
+
+test('X38: the whole logs of processes, read by many at once, cost what the memory budget allows', async () => {
+  const size = 6 * MB, n = 6;
+  const s = await start({ args: ['--memory-budget', '16M'] });
+  const m = await connect(s);
+  try {
+    assert.equal((await post(s, '/api/process/start', { command: prints(size), processId: 'p', sessionId: OFF })).status, 200);
+    await fetch(s.base + '/api/process/p/wait?for=exit');
+    const pid = await serverPid(s), before = await memory(pid, 'VmRSS');
+    m.ws.pause();
+    const mux = Array.from({ length: n }, () => m.get('/api/process/p/logs'));
+    const http = await Promise.all(Array.from({ length: n }, async () => (await fetch(s.base + '/api/process/p/logs')).json()));
+    m.ws.resume();
+    for (const body of [...http, ...(await Promise.all(mux)).map(r => r.body)]) assert.equal(body.stdout.length, size);
+    assert.ok(await metric(s, 'conflux_memory_spilled_bytes_total') > 0);
+    if (!ASAN) assert.ok(await memory(pid, 'VmHWM') - before < 16 * MB + 24 * MB, 'peak of the memory');
+    await until(async () => await held(s, 'results') === 0, 'all to be given back');
+  } finally { await m.close(); await s.stop(); }
+});
