@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "services/archive.h"
 #include "services/tar.h"
+#include "services/watch_glob.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -110,7 +111,7 @@ static void describe(int at, const char *name, unsigned depth, cp_buf *out) {
     for (int i = 0; i < n; i++) {
         const char *e = names[i]->d_name;
         if (strcmp(e, ".") != 0 && strcmp(e, "..") != 0) {
-            require(fstatat(fd, e, &st, AT_SYMLINK_NOFOLLOW) == 0 && strncmp(e, ".conflux-", 9) != 0);
+            require(fstatat(fd, e, &st, AT_SYMLINK_NOFOLLOW) == 0 && cp_watch_staged(cp_str_of(e)) == CP_STAGED_NOT);
             require(S_ISDIR(st.st_mode) || S_ISLNK(st.st_mode) || S_ISREG(st.st_mode));
             require(S_ISLNK(st.st_mode) || !(st.st_mode & (S_ISUID | S_ISGID)));
             if (S_ISDIR(st.st_mode)) describe(fd, e, depth + 1, out);
