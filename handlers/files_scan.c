@@ -61,7 +61,7 @@ int cp_scan_begin(cp_scan *s, const cp_scan_ops *ops, cp_ctx *ctx, const cp_requ
     s->ops = ops;
     s->ctx = ctx;
     s->reply = reply;
-    s->client = req->client;
+    s->client = cp_request_owner(req);
     s->limit = DEFAULT_LIMIT;
     int64_t most = ctx->config->max_scans;
     bool room = ctx->scans++ < most;

@@ -230,7 +230,7 @@ void cp_files_read_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     const char *why = cp_path_problem(given);
     s->src.ops = &ops;
     s->workers = ctx->workers;
-    s->client = req->client;
+    s->client = cp_request_owner(req);
     s->fd = -1;
     s->given = cp_str_dup(given);
     s->path.given = (cp_str){s->given, given.n};

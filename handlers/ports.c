@@ -101,7 +101,7 @@ static void ports(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     j->reply = reply;
     reply->handler = j;
     reply->on_cancel = ports_cancel;
-    cp_workers_submit_to(ctx->workers, CP_LANE_COMPUTE, req->client, &j->work, ports_run, ports_done);
+    cp_workers_submit_to(ctx->workers, CP_LANE_COMPUTE, cp_request_owner(req), &j->work, ports_run, ports_done);
 }
 
 const cp_route cp_ports_routes[] = {

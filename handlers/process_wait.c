@@ -381,7 +381,7 @@ static waiter *read_wait(cp_ctx *ctx, const cp_request *req, cp_err *err) {
         return NULL;
     waiter *w = waiter_new(what);
     w->watch.number = (uint32_t)timeout;
-    w->client = req->client;
+    w->client = cp_request_owner(req);
     if (as_log(w)) as_log(w)->ctx = ctx;
     if (as_port(w)) as_port(w)->workers = ctx->workers;
     if ((what == FOR_LOG && read_log(as_log(w), req, err) < 0) ||

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/loop.h"
 #include "base/spool.h"
+#include "base/work.h"
 #include "services/stdin_ack.h"
 
 typedef enum {
@@ -55,6 +56,11 @@ typedef struct cp_request {
     cp_str trace_id;            /* X-Trace-Id */
     struct cp_body_reader *raw; /* HTTP only, on routes with CP_R_RAW_BODY: the body as a stream of bytes */
 } cp_request;
+
+/* Whose turn its work takes. Of a transport that does not say which connection it is, each request is an owner. */
+static inline uint64_t cp_request_owner(const cp_request *r) {
+    return r->client || !r->trace ? r->client : CP_OWNER_CLIENTS + r->trace * 2 + 1;
+}
 
 /* Value of a header (case-insensitive name); {NULL,0} if absent. */
 cp_str cp_request_header(const cp_request *r, const char *name);

@@ -242,7 +242,7 @@ static void dispatch_io(cp_router *r, const cp_route *route, const cp_request *r
     j->reply = reply;
     reply->handler = j;
     reply->on_cancel = io_cancel;
-    cp_workers_submit_to(r->ctx->workers, lane_of(route), req->client, &j->work, io_run, io_done);
+    cp_workers_submit_to(r->ctx->workers, lane_of(route), cp_request_owner(req), &j->work, io_run, io_done);
 }
 
 static void send_error(cp_reply *reply, const cp_err *err) { cp_reply_error(reply, err, NULL, (cp_str){0}); }

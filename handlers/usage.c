@@ -163,7 +163,7 @@ static void usage(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_err err = {0};
     watcher *u = cp_new(watcher);
     u->ctx = ctx;
-    u->client = req->client;
+    u->client = cp_request_owner(req);
     if (read_args(req, u, &err) < 0) {
         free(u);
         cp_reply_error(reply, &err, NULL, (cp_str){0});
