@@ -161,7 +161,7 @@ static int read_env(cp_exec_args *a, const cp_ctx *ctx, yyjson_val *body, cp_err
     size_t own = 0;
     for (size_t i = 0; i < a->spec.nargs; i++) own += cost(a->args[i].n);
     if (!own) return 0;
-    for (size_t i = 0; i < a->spec.nenv; i++) own += cost(a->env[i].name.n + 1 + a->env[i].value.n);
+    for (size_t i = 0; a->env && i < a->spec.nenv; i++) own += cost(a->env[i].name.n + 1 + a->env[i].value.n);
     return check_total(ctx, own, "args", err);
 }
 

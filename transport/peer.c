@@ -28,7 +28,7 @@ static void take(const struct sockaddr_storage *a, uint8_t ip[16], uint16_t *por
 }
 
 static bool ends_of(int fd, ends *e) {
-    struct sockaddr_storage us, them;
+    struct sockaddr_storage us = {0}, them = {0};
     socklen_t n = sizeof us, m = sizeof them;
     *e = (ends){0};
     if (getsockname(fd, (struct sockaddr *)&us, &n) < 0 || getpeername(fd, (struct sockaddr *)&them, &m) < 0)

@@ -164,15 +164,15 @@ typedef struct key_ref {
 } key_ref;
 
 static uint64_t hash_of(yyjson_val *key) {
-    const char *p = yyjson_get_str(key);
-    uint64_t h = yyjson_get_len(key);
+    const char *p = unsafe_yyjson_get_str(key);
+    uint64_t h = unsafe_yyjson_get_len(key);
     for (size_t i = 0, n = h; i < n; i++) h = (h ^ (uint8_t)p[i]) * 1099511628211u;
     return h;
 }
 
 static int compare_text(yyjson_val *a, yyjson_val *b) {
-    size_t n = yyjson_get_len(a), m = yyjson_get_len(b);
-    return n != m ? (n < m ? -1 : 1) : memcmp(yyjson_get_str(a), yyjson_get_str(b), n);
+    size_t n = unsafe_yyjson_get_len(a), m = unsafe_yyjson_get_len(b);
+    return n != m ? (n < m ? -1 : 1) : memcmp(unsafe_yyjson_get_str(a), unsafe_yyjson_get_str(b), n);
 }
 
 /* The hash only saves most of the comparing: who makes keys that collide gains nothing. */
