@@ -1,6 +1,10 @@
 #include "registry/db.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
+
+#include "base/fd.h"
 
 static const char *const statements[CP_SQL_COUNT] = {
 #define X(id, sql) [CP_SQL_##id] = sql,
@@ -50,6 +54,14 @@ int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
     return sqlite3_exec(db->sq, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : cp_db_fail(db, "statement", err);
 }
 
+/* Commands, folders and names of clients are in it: for our own user alone, whoever may enter its folder. SQLite gives
+ * the files beside it the same mode. Made before SQLite opens it, and never opened twice: closing it would drop the
+ * locks that this process has on it. */
+static void keep_private(const char *path) {
+    cp_autofd int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) (void)chmod(path, 0600); /* what this cannot do, the opening will say */
+}
+
 /* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.
  */
 static const char settings[] = "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
@@ -59,6 +71,7 @@ static const char settings[] = "PRAGMA trusted_schema=OFF; PRAGMA cell_size_chec
 
 int cp_db_open(cp_db *db, const char *path, cp_err *err) {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
+    keep_private(path);
     if (sqlite3_open_v2(path, &db->sq, flags, NULL) != SQLITE_OK) return cp_db_fail(db, path, err);
     sqlite3_busy_timeout(db->sq, 10000); /* somebody else may look at the file for a while */
     return cp_db_exec(db, settings, err);

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -127,5 +127,12 @@ group('long lists', { workspace: path.join(fast, 'lists') }, ({ both, plain }) =
     const grown = await memory(pid) - before; // one alone would be 40 MiB
     for (const [req] of asked) req.destroy();
     if (!ASAN) assert.ok(grown < 40, `${grown} MiB more`);
+  });
+});
+
+group('what others may read', {}, ({ plain }) => {
+  plain('X23', 'the registry is for our own user alone', async s => {
+    for (const name of (await readdir(path.join(s.dir, 'state'))).filter(n => n.startsWith('registry.db')))
+      assert.equal((await stat(path.join(s.dir, 'state', name))).mode & 0o777, 0o600, name);
   });
 });
