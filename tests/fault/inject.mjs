@@ -1,0 +1,351 @@
+// Each call that can fail fails once: for want of descriptors, disk, threads, memory of the kernel. One run of a main
+// path after another meets the next fault (as SQLite tests itself), over both doors, in the server and in the keeper.
+// Each call has one answer, which is the right one or a typed error; nobody dies; the same call works when tried again;
+// no descriptor is lost, and no temporary file; and at the end the sanitizers have nothing to say.
+//
+//   node tests/fault/inject.mjs [--seed N --seconds N] [--trace] [--only PATH]
+//
+// CONFLUX_BIN: a build with CONFLUX_FAULTS (the preset "faults"). With --seconds faults are drawn at random, with the
+// seed; without, all are gone through. --trace: stderr shows where each fault was met.
+import assert from 'node:assert/strict';
+import { closeSync, openSync, readFileSync, readSync, readdirSync, readlinkSync, rmSync, writeFileSync, writeSync } from 'node:fs';
+import http from 'node:http';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { connect } from '../e2e/lib/mux.mjs';
+import { serverPid, start, until } from '../e2e/lib/server.mjs';
+import { random } from './lib/load.mjs';
+
+const argv = process.argv.slice(2);
+const option = (name, otherwise) => { const i = argv.indexOf(name); return i < 0 ? otherwise : argv[i + 1]; };
+const seed = Number(option('--seed', Date.now() % 1e9)), seconds = Number(option('--seconds', 0)), only = option('--only');
+const ANSWER_MS = 30000, MOST = 400, FD_SLACK = 8, OFF = '__DISABLE_SESSION__';
+const PROGRAMS = { keeper: 1, server: 2 };
+// A connection that cannot be taken cannot be answered on either.
+const TAKES_CONNECTIONS = new Set(['epoll_ctl', 'F_DUPFD', 'dup3']);
+
+const schema = readFileSync(path.join(path.dirname(fileURLToPath(import.meta.url)), '../../schema/errors.def'), 'utf8');
+const CODES = new Set([...schema.matchAll(/^X\((\w+)/gm)].map(m => m[1]));
+
+// ---- the control file: armed, left, fired, program, call (inject.c) ----
+
+const control = path.join(tmpdir(), `conflux-faults-${process.pid}`);
+writeFileSync(control, Buffer.alloc(4096));
+const fd = openSync(control, 'r+');
+const read32 = at => { const b = Buffer.alloc(4); readSync(fd, b, 0, 4, at); return b.readInt32LE(); };
+const write32 = (at, v) => { const b = Buffer.alloc(4); b.writeInt32LE(v); writeSync(fd, b, 0, 4, at); };
+function arm(program, left) {
+  write32(4, left);
+  write32(12, PROGRAMS[program]);
+  write32(0, 1);
+}
+// Which call has failed since there were `before`; undefined: none.
+function disarm(before) {
+  write32(0, 0);
+  if (read32(8) === before) return undefined;
+  const b = Buffer.alloc(32);
+  readSync(fd, b, 0, 32, 16);
+  return b.toString('latin1', 0, b.indexOf(0));
+}
+
+// ---- the doors ----
+
+class Refused extends Error {}
+class Lost extends Error {}
+
+const within = (promise, what) => {
+  let timer;
+  const late = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error(`no answer: ${what}`)), ANSWER_MS); });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+};
+
+function typed(status, body) {
+  if (status < 400) return body;
+  assert.ok(body && CODES.has(body.code), `not a typed error: ${status} ${JSON.stringify(body)}`);
+  throw new Refused(body.code + ': ' + body.message);
+}
+
+const httpBytes = (s, method, url, body, headers = {}) => within(new Promise((resolve, reject) => {
+  const lost = e => reject(new Lost(e.message));
+  const rq = http.request(s.base + url, { method, agent: false, headers: { 'Content-Type': 'application/json', 'Content-Length': body?.length ?? 0, ...headers } }, res => {
+    const parts = [];
+    res.on('data', d => parts.push(d));
+    res.on('error', lost);
+    res.on('end', () => resolve({ status: res.statusCode, bytes: Buffer.concat(parts) }));
+  });
+  rq.on('error', lost);
+  rq.end(body);
+}), `${method} ${url}`);
+
+const sseEvents = text => text.split('\n\n').filter(Boolean).map(e => JSON.parse(/^data: (.*)$/m.exec(e)[1]));
+
+const doors = {
+  http: s => ({
+    async call(method, url, body) {
+      const r = await httpBytes(s, method, url, body && Buffer.from(JSON.stringify(body)));
+      return typed(r.status, JSON.parse(r.bytes));
+    },
+    async stream(url, body) {
+      const r = await httpBytes(s, 'POST', url, Buffer.from(JSON.stringify(body)));
+      if (r.status !== 200) typed(r.status, JSON.parse(r.bytes));
+      return sseEvents(r.bytes.toString());
+    },
+    // Until an event that is wanted; then the stream is left.
+    live(method, url, body, wanted) {
+      return within(new Promise((resolve, reject) => {
+        const text = body && Buffer.from(JSON.stringify(body)), lost = e => reject(new Lost(e.message));
+        const rq = http.request(s.base + url, { method, agent: false, headers: { 'Content-Type': 'application/json', 'Content-Length': text?.length ?? 0 } }, res => {
+          let got = '';
+          res.setEncoding('utf8');
+          res.on('error', lost);
+          res.on('data', d => {
+            got += d;
+            if (res.statusCode !== 200 || !sseEvents(got.slice(0, got.lastIndexOf('\n\n') + 2)).some(wanted)) return;
+            resolve();
+            rq.destroy();
+          });
+          res.on('end', () => { try { reject(new Error('the stream ended: ' + JSON.stringify(typed(res.statusCode, JSON.parse(got))))); } catch (e) { reject(e); } });
+        });
+        rq.on('error', lost);
+        rq.end(text);
+      }), `${method} ${url}`);
+    },
+    async raw(method, url, body, headers) {
+      const r = await httpBytes(s, method, url, body, headers);
+      return r.status < 400 ? r.bytes : typed(r.status, JSON.parse(r.bytes));
+    },
+    close() {},
+  }),
+  ws: s => ({
+    m: null,
+    async open() {
+      this.m = this.m && !this.m.closed ? this.m : await within(connect(s), 'upgrade').catch(e => { throw e.status ? new Refused(e.message) : new Lost(e.message); });
+      return this.m;
+    },
+    async request(method, url, body) {
+      await this.open();
+      const r = await within(this.m.request(method, url, body).catch(e => { throw new Lost(e.message); }), `ws ${method} ${url}`);
+      return { ...r, body: r.type === 'error' ? { code: r.code, message: r.message } : r.body };
+    },
+    async call(method, url, body) { const r = await this.request(method, url, body); return typed(r.status, r.body); },
+    async stream(url, body) { const r = await this.request('POST', url, body); typed(r.status, r.body); return r.events; },
+    async live(method, url, body, wanted) {
+      const m = await this.open();
+      let seen;
+      const event = new Promise(resolve => { seen = resolve; });
+      const done = m.request(method, url, body, {}, e => { if (wanted(e)) seen(); });
+      const first = await within(Promise.race([event, done.catch(e => { throw new Lost(e.message); })]), `ws ${method} ${url}`);
+      if (first) throw new Error('the stream ended: ' + JSON.stringify(typed(first.status, first.type === 'error' ? { code: first.code, message: first.message } : first.body)));
+      m.send({ type: 'cancel', id: done.id });
+      await within(done, 'the end of a stream that was cancelled');
+    },
+    close() { this.m?.ws.terminate(); this.m = null; },
+  }),
+};
+
+// ---- the main paths: n makes names that nobody has used ----
+
+const post = (d, url, body) => d.call('POST', url, body);
+const text = (n, size = 300000) => `${n}:`.padEnd(size, 'abc\n');
+// A stream that began ends with its result, or with an error that has a code.
+function ending(events) {
+  const last = events.at(-1);
+  assert.ok(last, 'a stream without an event');
+  if (last.type === 'error') { assert.ok(!last.code || CODES.has(last.code), JSON.stringify(last)); throw new Refused(last.error ?? last.message); }
+  return last;
+}
+
+// A loss that is declared is no success.
+function whole(r) {
+  if (r.stdoutTruncated) throw new Refused('output is missing, as the answer says');
+  return r.stdout;
+}
+
+const paths = {
+  async ping(d) { assert.equal((await d.call('GET', '/api/ping')).status, 'healthy'); },
+  async exec(d, n) { assert.equal(whole(await post(d, '/api/execute', { command: `echo ${n}`, sessionId: OFF })), `${n}\n`); },
+  async execArgs(d, n) { assert.equal(whole(await post(d, '/api/execute', { args: ['/bin/echo', `${n}`], env: { A: 'b' }, sessionId: OFF })), `${n}\n`); },
+  async execMuch(d) { assert.equal(whole(await post(d, '/api/execute', { command: 'head -c 600000 /dev/zero | tr "\\0" x', sessionId: OFF })).length, 600000); },
+  async execSession(d, n) {
+    assert.equal(whole(await post(d, '/api/execute', { command: `X=${n}; echo $X`, sessionId: 'steady' })), `${n}`);
+  },
+  async execId(d, n) {
+    const r = await post(d, '/api/execute', { command: 'echo a; exit 3', sessionId: OFF, executionId: `e${n}` });
+    assert.equal(r.exitCode, 3);
+    assert.equal((await d.call('GET', `/api/execution/e${n}`)).exitCode, 3);
+  },
+  async stream(d, n) {
+    const events = await d.stream('/api/execute/stream', { command: `echo ${n}; exit 4`, sessionId: OFF });
+    assert.equal(ending(events).exitCode, 4);
+    assert.equal(events.filter(e => e.type === 'stdout').map(e => e.data).join(''), `${n}\n`);
+  },
+  async process(d, n) {
+    const id = `p${n}`;
+    await post(d, '/api/process/start', { command: 'echo up; sleep 100', processId: id, sessionId: OFF });
+    try {
+      assert.match((await d.call('GET', `/api/process/${id}/wait?for=log&pattern=up&timeoutMs=20000`)).line, /up/);
+      assert.equal((await d.call('GET', `/api/process/${id}/logs`)).stdout, 'up\n');
+    } finally {
+      await d.call('DELETE', `/api/process/${id}`).catch(() => d.call('DELETE', `/api/process/${id}`)); // the first may meet the fault
+    }
+  },
+  async session(d, n) {
+    const id = `s${n}`;
+    await post(d, '/api/session/create', { id, env: { A: `${n}` } });
+    try { assert.equal(whole(await post(d, '/api/execute', { command: 'echo $A', sessionId: id })), `${n}`); } finally {
+      const remove = () => post(d, '/api/session/delete', { sessionId: id });
+      await remove().catch(remove);
+    }
+  },
+  async write(d, n) {
+    await post(d, '/api/write', { path: `w/${n % 7}`, content: text(n) });
+    assert.equal((await post(d, '/api/read', { path: `w/${n % 7}` })).content, text(n));
+  },
+  async replace(d, n) {
+    await post(d, '/api/write', { path: `edit-${n}`, content: 'one two' });
+    await post(d, '/api/files/replace', { path: `edit-${n}`, edits: [{ old: 'two', new: `${n}` }] });
+    assert.equal((await post(d, '/api/read', { path: `edit-${n}` })).content, `one ${n}`);
+    await post(d, '/api/delete', { path: `edit-${n}` });
+  },
+  async list(d) { assert.ok((await post(d, '/api/list-files', { path: 'tree', options: { recursive: true } })).files.length >= 4); },
+  async copy(d, n) {
+    await post(d, '/api/files/copy', { source: 'tree', destination: `copy-${n}`, recursive: true });
+    assert.equal((await post(d, '/api/read', { path: `copy-${n}/d/f` })).content, 'content');
+  },
+  async upload(d, n) {
+    const piece = (offset, content, final) => post(d, '/api/write', { path: `up-${n}`, uploadId: `u${n}`, offset, content, final });
+    await piece(0, 'first', false);
+    await piece(5, 'last', true);
+    assert.equal((await post(d, '/api/read', { path: `up-${n}` })).content, 'firstlast');
+  },
+  async search(d) { assert.ok(ending(await d.stream('/api/files/grep', { path: 'tree', pattern: 'content' })).matches >= 1); },
+  async watch(d) { await d.live('POST', '/api/watch', { path: 'tree' }, e => e.type === 'watching'); },
+  async watchCheck(d) { assert.ok((await post(d, '/api/watch/check', { path: 'tree' })).version); },
+  async events(d) { await d.live('GET', '/api/events?from=0', undefined, () => true); },
+  async pending(d) { assert.ok((await d.call('GET', '/api/pending')).connections); },
+  async ports(d) { assert.ok(Array.isArray((await d.call('GET', '/api/ports')).ports)); },
+};
+const httpOnly = {
+  async raw(d, n) {
+    const body = Buffer.from(text(n));
+    await d.raw('PUT', `/api/files/raw?path=raw-${n % 7}`, body, { 'Content-Type': 'application/octet-stream' });
+    assert.deepEqual(await d.raw('GET', `/api/files/raw?path=raw-${n % 7}`), body);
+  },
+  async archive(d, n) {
+    const tar = await d.raw('GET', '/api/files/archive?path=tree', undefined, { 'Accept-Encoding': 'gzip' });
+    await d.raw('PUT', `/api/files/archive?path=unpacked-${n}`, tar, { 'Content-Type': 'application/x-tar' });
+    assert.equal((await d.raw('GET', `/api/files/raw?path=unpacked-${n}/d/f`)).toString(), 'content');
+  },
+};
+const forKeeper = new Set(['exec', 'execArgs', 'execId', 'stream', 'process', 'session']);
+
+// ---- one fault ----
+
+const s = await start({ env: { CONFLUX_FAULTS: control, ...argv.includes('--trace') && { CONFLUX_FAULTS_TRACE: '1' } } });
+const pid = await serverPid(s);
+// Without the eventfds: CivetWeb has one for each worker, and begins workers as it needs them.
+const descriptors = () => Object.values(kindsOf()).reduce((a, b) => a + b, 0);
+const kinds = () => JSON.stringify(kindsOf());
+function kindsOf() {
+  const counts = {};
+  for (const f of readdirSync(`/proc/${pid}/fd`)) {
+    let what = 'closed';
+    try { what = readlinkSync(`/proc/${pid}/fd/${f}`).replace(/\d+|[0-9a-f]{6,}/g, '#'); } catch {} // meanwhile
+    counts[what] = (counts[what] ?? 0) + 1;
+  }
+  delete counts['anon_inode:[eventfd]'];
+  return counts;
+}
+const findings = new Map();
+let n = 0, faults = 0;
+
+function find(where, call, what) {
+  const key = `${where}: ${call ?? 'no fault'}: ${what}`;
+  if (!findings.has(key)) console.log('FOUND ' + key);
+  findings.set(key, (findings.get(key) ?? 0) + 1);
+}
+
+const mine = { http: doors.http(s), ws: doors.ws(s) };
+async function attempt(run, door) {
+  try { await run(mine[door], ++n); return null; } catch (e) { return e; }
+}
+
+const said = e => e.message.replace(/\s+/g, ' ').replace(/\d+/g, '#').slice(0, 300);
+
+function judge(where, call, e) {
+  if (!e || e instanceof Refused || (e instanceof Lost && TAKES_CONNECTIONS.has(call))) return;
+  find(where, call, said(e));
+}
+
+// The call that failed; undefined: the path has no more of them.
+async function meet(name, run, door, program, k) {
+  const where = `${name} over ${door}, ${program}`, before = read32(8);
+  arm(program, k);
+  const e = await attempt(run, door);
+  const call = disarm(before);
+  if (call) faults++;
+  judge(where, call, e);
+  if (s.exited || await serverPid(s) !== pid) throw new Error(`${where}: ${call} at ${k}: the server has died\n${s.stderr.slice(-4000)}`);
+  const again = await attempt(run, door);
+  if (again) find(where, call, `and then: ${said(again)}`);
+  return call;
+}
+
+const tasks = [];
+for (const [table, names] of [[paths, ['http', 'ws']], [httpOnly, ['http']]])
+  for (const [name, run] of Object.entries(table))
+    for (const door of names)
+      for (const program of forKeeper.has(name) ? ['server', 'keeper'] : ['server'])
+        if (!only || only === name) tasks.push({ name, run, door, program });
+
+async function prepare() {
+  const d = mine.http;
+  await post(d, '/api/write', { path: 'tree/d/f', content: 'content' });
+  await post(d, '/api/write', { path: 'tree/g', content: 'g' });
+  await post(d, '/api/write', { path: 'tree/e/h', content: 'h' });
+  await post(d, '/api/execute', { command: 'echo ready', sessionId: 'steady' });
+  for (const t of tasks) { // what a server keeps from its first use of a thing is there
+    const e = await attempt(t.run, t.door);
+    if (e) throw e;
+  }
+}
+
+async function all() {
+  for (const t of tasks) {
+    const open = descriptors();
+    let k = 0;
+    while (k < MOST && await meet(t.name, t.run, t.door, t.program, k) !== undefined) k++;
+    await until(() => descriptors() <= open + FD_SLACK, 'descriptors', 10000).catch(() => find(t.name, null, `descriptors are lost: ${kinds()}`));
+    console.log(`${t.name} over ${t.door}: ${k} faults of the ${t.program}`);
+  }
+}
+
+async function sample() {
+  const rng = random(seed), end = Date.now() + seconds * 1000;
+  while (Date.now() < end) {
+    const t = rng.pick(tasks);
+    t.count ??= await (async () => { arm(t.program, 1e6); await attempt(t.run, t.door); const used = 1e6 - read32(4); disarm(read32(8)); return used; })();
+    if (t.count) await meet(t.name, t.run, t.door, t.program, rng.int(0, t.count - 1));
+  }
+}
+
+try {
+  await prepare();
+  const open = descriptors();
+  if (seconds) await sample(); else await all();
+  mine.ws.close();
+  await until(() => descriptors() <= open + FD_SLACK, 'descriptors', 10000).catch(() => find('all', null, `descriptors are lost: ${kinds()}`));
+  const left = readdirSync(s.workspace, { recursive: true }).filter(f => /\.conflux-[0-9a-f]{16}\./.test(f));
+  if (left.length) find('all', null, `temporary files are left: ${left.slice(0, 5)}`);
+} finally {
+  await s.stop();
+  closeSync(fd);
+  rmSync(control);
+}
+const report = /(?:ERROR: \w+Sanitizer|runtime error)[^]*/.exec(s.stderr);
+if (report) find('all', null, report[0].slice(0, 4000));
+if (s.exited.code !== 0) find('all', null, `ended with ${JSON.stringify(s.exited)}`);
+if (argv.includes('--trace')) process.stderr.write(s.stderr);
+console.log(`inject: ${faults} faults${seconds ? `, seed ${seed}` : ''}, ${findings.size} findings`);
+process.exit(findings.size || !faults ? 1 : 0);
