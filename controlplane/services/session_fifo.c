@@ -1,4 +1,5 @@
-/* The private folder of a session: the record file `c`, the FIFO `s` for reports, and FIFO pairs for the output.
+/* The private folder of a session (its record is in memory, or the file `c`): the FIFO `s` for reports, and FIFO pairs
+ * for the output.
  *
  * FIFOs by name, not inherited descriptors: what the shell holds open its children would inherit, and a command could
  * read another's channel. A FIFO needs a reader before the shell opens it for writing, and shows its end to that reader
@@ -39,6 +40,28 @@ int session_fifo(struct cp_session *s, const char *name, int flags, cp_err *err)
     return fd >= 0 ? fd : folder_fail(s, err);
 }
 
+#define RECORDS "/dev/shm"
+
+static void record_name(char out[32], const char *token) { snprintf(out, 32, "conflux-record-%.12s", token); }
+
+/* The record holds the environment of commands, which is never written to the state folder: it lies in memory, by a
+ * name, because the shell may read it when the server that has written it is dead. Another user's shell has its whole
+ * folder there (open_base). Where there is no such place it is the file c in the folder. */
+static int record_open(struct cp_session *s) {
+    struct stat st;
+    cp_autobuf cp_buf path = {0};
+    record_name(s->record_name, s->token);
+    cp_buf_addf(&path, RECORDS "/%s", s->record_name);
+    if (!s->svc->sessions->set_user) s->record = open(cp_buf_z(&path), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (s->record >= 0 && fstat(s->record, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+        s->record_dir = RECORDS;
+        return 0;
+    }
+    cp_close(&s->record);
+    s->record = openat(s->dir, "c", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return s->record < 0 ? -1 : to_owner(s, "c");
+}
+
 int session_folder_open(struct cp_session *s, bool existing, cp_err *err) {
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/%s", s->svc->sessions->base, s->token);
@@ -46,8 +69,7 @@ int session_folder_open(struct cp_session *s, bool existing, cp_err *err) {
     if (!existing && mkdir(s->path, 0700) < 0) return folder_fail(s, err);
     s->dir = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (s->dir < 0 || to_owner(s, ".") < 0) return folder_fail(s, err);
-    s->record = openat(s->dir, "c", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (s->record < 0 || to_owner(s, "c") < 0) return folder_fail(s, err);
+    if (record_open(s) < 0) return folder_fail(s, err);
     if (s->status < 0) s->status = session_fifo(s, "s", O_RDWR, err);
     return s->status < 0 ? -1 : 0;
 }
@@ -59,6 +81,12 @@ void session_folder_remove(const char *path) {
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(d), e->d_name, 0);
     closedir(d);
     rmdir(path);
+    const char *token = strrchr(path, '/');
+    char name[32];
+    record_name(name, token ? token + 1 : path);
+    cp_autobuf cp_buf record = {0};
+    cp_buf_addf(&record, RECORDS "/%s", name);
+    (void)unlink(cp_buf_z(&record));
 }
 
 /* An output that goes on from the former server has this FIFO: nobody else may take bytes out of it. */

@@ -103,6 +103,8 @@ struct cp_session {
     char *path;
     int dir, record, status;
     size_t record_size;
+    const char *record_dir; /* where the shell finds it; NULL: it is c in the folder */
+    char record_name[32];
     struct session_pair *pairs;
     unsigned pair_next, pair_first; /* those below are of a former server */
     int stale[8];                   /* ends of FIFOs that the shell of a former server may wait to open */

@@ -124,7 +124,8 @@ static int type(struct cp_session *s, const cp_buf *text, cp_err *err) {
 
 static int type_lines(struct cp_session *s, const cp_buf *record, cp_err *err) {
     cp_autobuf cp_buf lines = {0};
-    cp_script_lines(&lines, s->path);
+    if (s->record_dir) cp_script_lines_of(&lines, s->record_dir, s->record_name);
+    else cp_script_lines(&lines, s->path);
     return session_record(s, cp_buf_str(record), err) < 0 ? -1 : type(s, &lines, err);
 }
 

@@ -90,9 +90,11 @@ bool cp_script_interruptible(const char *command) {
 
 /* && : when the record cannot be read (no descriptor is free), the former one must not run again. -n 3: what a longer
  * record left behind in the file is not read. */
-void cp_script_lines(cp_buf *out, const char *dir) {
+void cp_script_lines(cp_buf *out, const char *dir) { cp_script_lines_of(out, dir, "c"); }
+
+void cp_script_lines_of(cp_buf *out, const char *dir, const char *record) {
     cp_buf_addz(out, "\\builtin mapfile -n3 -td '' " V);
-    redirect(out, " <", dir, "c");
+    redirect(out, " <", dir, record);
     cp_buf_addz(out, "&&\\builtin eval \"$" V "\"\n\\builtin eval \"${" V "[2]}\"\n");
 }
 

@@ -46,6 +46,7 @@ bool cp_script_interruptible(const char *command);
 void cp_script_hello(cp_buf *out);
 /* The two typed lines. */
 void cp_script_lines(cp_buf *out, const char *dir);
+void cp_script_lines_of(cp_buf *out, const char *dir, const char *record); /* the record is dir/record, not dir/c */
 /* A line that only reports, as if command `seq` had ended with 0: answered when all before it is done. */
 void cp_script_sync(cp_buf *out, const char *dir, uint64_t seq);
 /* A line that writes the exported variables, as commands that set them, to the FIFO x: NUL, text, NUL. */

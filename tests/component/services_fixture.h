@@ -59,6 +59,7 @@ static inline void fx_open(void) {
 }
 
 static inline void fx_close(void) {
+    fx.s.draining = true; /* the records of sessions go with them */
     cp_services_close(&fx.s);
     cp_registry_close(fx.s.registry);
     cp_workers_free(fx.s.workers);

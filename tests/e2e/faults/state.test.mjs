@@ -158,3 +158,28 @@ for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it 
   await works(next, 'later');
   await next.close();
 });
+
+// ---- what is stored nowhere ----
+
+const holds = (dir, text) => { try { return execFileSync('grep', ['-rlaF', text, dir], { encoding: 'utf8' }); } catch (e) { if (e.status === 1) return ''; throw e; } };
+
+own('X36', 'values of the environment are never in the state folder: while a command runs, afterwards, and after kill -9', {}, async (d, s) => {
+  const key = 'sk-test-' + d.name + '-3f9a', other = 'sk-other-' + d.name + '-77c1';
+  await d.post('/api/session/create', { id: 'secret', env: { KEY: key } });
+  const busy = d.exec('echo begun; sleep 2; [ "$OTHER" ] && echo has it', { sessionId: 'secret', env: { OTHER: other }, executionId: 'fg' }).catch(() => {});
+  await until(async () => (await d.get('/api/execution/fg/logs?stream=stdout&from=0')).body.data, 'its output');
+  await d.startProcess('p', 'echo begun; sleep 1000', { env: { OTHER: other } });
+  await d.startProcess('q', 'echo begun; sleep 1000', { sessionId: 'second', env: { OTHER: other } });
+  await d.logged('p', 'begun');
+  await d.logged('q', 'begun');
+  assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
+  const next = await again(s, d);
+  await busy;
+  assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
+  await until(async () => (await next.get('/api/execution/fg')).status === 200, 'the end of the command');
+  assert.equal((await next.get('/api/execution/fg')).body.stdout, 'begun\nhas it');
+  assert.equal((await next.exec('echo $KEY', { sessionId: 'secret' })).body.stdout, key);
+  assert.equal((await next.exec('export OTHER; echo ${OTHER-none}', { sessionId: 'secret' })).body.stdout, 'none');
+  assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
+  await next.close();
+});
