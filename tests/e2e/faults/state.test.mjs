@@ -41,7 +41,7 @@ own('X07', 'a registry that is damaged while it is used: what runs goes on, star
   await spoilRegistry(s);
   assert.equal((await d.startProcess('later', 'sleep 1000')).status, 200);
   for (let i = 0; i < 200 && !(await metric(s, 'conflux_registry_renewed_total')); i++) await d.exec('true', { executionId: 'try' + i });
-  assert.match(s.stderr, /registry\.damaged/);
+  await until(() => /registry\.damaged/.test(s.stderr), 'the line in the log');
   assert.ok((await aside(s)).length >= 1);
   assert.equal((await d.exec('echo $X; pwd', { sessionId: 'work' })).body.stdout, 'kept\n/usr');
   const next = await again(s, d);
@@ -119,7 +119,7 @@ onDisk('X146', 'a stream that the disk has no room for: who watches gets every b
   const dropped = st.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
   assert.deepEqual([st.text().length + dropped, dropped], [numbers(500000).length, 0]);
   assert.equal(st.text(), numbers(500000));
-  assert.match(s.stderr, /output\.write/);
+  await until(() => /output\.write/.test(s.stderr), 'the line in the log');
   const id = (await d.get('/api/process/list')).body.processes[0].id;
   const late = d.stream(`/api/process/${id}/stream`);
   await late.done;
