@@ -115,5 +115,5 @@ void cp_exec_start_stream(cp_ctx *ctx, const cp_exec_args *a, cp_reply *reply) {
 int cp_exec_admit(const cp_ctx *ctx, const cp_exec_args *a, cp_err *err) {
     if (a->spec.exec_id.n && cp_exec_find(ctx->svc, a->spec.exec_id)) return 0;
     if (a->spec.process_id.n && cp_exec_find_process(ctx->svc, a->spec.process_id)) return 0;
-    return cp_exec_gives_back(ctx->svc) ? 0 : cp_nofile_room(ctx->config, CP_NOFILE_START, err); /* else it may wait */
+    return cp_exec_gives_back(ctx->svc) ? 0 : cp_nofile_room(CP_NOFILE_START, err); /* else it may wait */
 }

@@ -36,7 +36,7 @@ static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
         {"keeper", ctx->svc->keeper != NULL},
         {"registry", ctx->svc->registry && cp_registry_healthy(ctx->svc->registry)},
         {"disk", disk_has_room(ctx->svc->state_dir)},
-        {"descriptors", cp_nofile_room(ctx->config, CP_NOFILE_START, &none) == 0},
+        {"descriptors", cp_nofile_room(CP_NOFILE_START, &none) == 0},
     };
     bool ready = true;
     for (size_t i = 0; i < CP_COUNT(checks); i++) ready &= checks[i].ok;

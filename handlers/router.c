@@ -57,6 +57,7 @@ cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
     }
     m.is_head = method == CP_HEAD;
     int i = cp_route_index_find(r->index, m.is_head ? CP_GET : method, path, m.params);
+    m.method_unknown = i < 0 && cp_route_index_methods(r->index, path);
     if (i < 0) return m;
     m.route = cp_route_index_at(r->index, (size_t)i);
     m.index = (unsigned)i;
@@ -88,7 +89,7 @@ bool cp_router_allow(cp_router *r, cp_str path, char out[64]) {
 void cp_router_refuse(const cp_match *m, cp_result *res) {
     cp_err err;
     if (m->method_unknown) {
-        cp_fail(&err, CP_E_METHOD_NOT_ALLOWED, "The method is not one that any endpoint serves");
+        cp_fail(&err, CP_E_METHOD_NOT_ALLOWED, "The method is not one that this endpoint serves");
     } else {
         cp_fail(&err, CP_E_UNKNOWN_ERROR, "The requested endpoint was not found");
         res->status = 404;

@@ -53,7 +53,7 @@ void cp_router_free(cp_router *r);
 
 typedef struct cp_match {
     const cp_route *route; /* NULL: none */
-    bool method_unknown;   /* 405 instead of 404 */
+    bool method_unknown;   /* 405 instead of 404: the path has other methods, or nobody has this one */
     bool is_head;          /* HEAD served by the GET route: the transport drops the body */
     unsigned index;        /* for metrics */
     cp_str params[CP_MAX_PARAMS];

@@ -110,8 +110,7 @@ static void create(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_autofree cp_env_var *env = NULL;
     cp_err err = {0};
     yyjson_val *body = yyjson_is_obj(req->body) ? req->body : NULL;
-    if ((body && read_spec(ctx, body, &spec, &env, &err) < 0) ||
-        cp_nofile_room(ctx->config, CP_NOFILE_START, &err) < 0) {
+    if ((body && read_spec(ctx, body, &spec, &env, &err) < 0) || cp_nofile_room(CP_NOFILE_START, &err) < 0) {
         refuse(reply, &err);
         return;
     }

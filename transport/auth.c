@@ -131,16 +131,36 @@ static bool has_token(const cp_gate *g, const cp_header *h, size_t n, bool upgra
         cp_str token;
         if (cp_str_ieq(h[i].name, CP_STR("Authorization")) && bearer(h[i].value, &token) && token_ok(g, token))
             return true;
+        if (cp_str_ieq(h[i].name, CP_STR("X-Access-Token")) && h[i].value.n && token_ok(g, h[i].value)) return true;
         if (upgrade && cp_str_ieq(h[i].name, CP_STR("Sec-WebSocket-Protocol")) && offers_token(g, h[i].value))
             return true;
     }
     return false;
 }
 
+static cp_str value_of(const cp_header *h, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (cp_str_ieq(h[i].name, cp_str_of(name))) return h[i].value;
+    return (cp_str){0};
+}
+
+/* A page may load what it likes as a script, an image or a frame without asking: no Origin is sent then, but browsers
+ * say where the request comes from (W3C Fetch Metadata). Somebody who follows a link to us may; where there is an
+ * Origin, that decides. */
+static bool fetched_by_foreign_page(const cp_header *h, size_t n) {
+    cp_str site = value_of(h, n, "Sec-Fetch-Site");
+    if (!cp_str_ieq(site, CP_STR("cross-site")) && !cp_str_ieq(site, CP_STR("same-site"))) return false;
+    if (value_of(h, n, "Origin").p) return false;
+    return !cp_str_ieq(value_of(h, n, "Sec-Fetch-Mode"), CP_STR("navigate")) ||
+           !cp_str_ieq(value_of(h, n, "Sec-Fetch-Dest"), CP_STR("document"));
+}
+
 int cp_gate_check(const cp_gate *g, const cp_header *h, size_t n, bool open, bool upgrade, cp_err *err) {
     for (size_t i = 0; i < n; i++)
         if (cp_str_ieq(h[i].name, CP_STR("Origin")) && !origin_ok(g, h[i].value))
             return cp_fail(err, CP_E_ORIGIN_NOT_ALLOWED, "Requests from this web origin are not allowed");
+    if (fetched_by_foreign_page(h, n))
+        return cp_fail(err, CP_E_ORIGIN_NOT_ALLOWED, "Requests from pages of another site are not allowed");
     bool check_host = cp_gate_checks_host(g);
     for (size_t i = 0; check_host && i < n; i++)
         if (cp_str_ieq(h[i].name, CP_STR("Host")) && !host_ok(g, h[i].value))
@@ -154,8 +174,9 @@ size_t cp_gate_strip(const cp_gate *g, cp_header *h, size_t n) {
     if (!g->config->has_token) return n;
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        bool secret =
-            cp_str_ieq(h[i].name, CP_STR("Authorization")) || cp_str_ieq(h[i].name, CP_STR("Sec-WebSocket-Protocol"));
+        bool secret = cp_str_ieq(h[i].name, CP_STR("Authorization")) ||
+                      cp_str_ieq(h[i].name, CP_STR("X-Access-Token")) ||
+                      cp_str_ieq(h[i].name, CP_STR("Sec-WebSocket-Protocol"));
         if (!secret) h[kept++] = h[i];
     }
     return kept;
@@ -166,9 +187,9 @@ size_t cp_gate_strip(const cp_gate *g, cp_header *h, size_t n) {
 /* Values: cloudflare-sandbox.md section 1. Vary on every reply, so that no cache hands one origin's reply to another.
  */
 void cp_cors_headers(cp_str origin, cp_buf *out) {
-    static const char rest[] =
-        "Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n"
-        "Access-Control-Allow-Headers: Content-Type, Authorization, X-Session-Id, X-Sandbox-Id, X-Trace-Id\r\n";
+    static const char rest[] = "Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n"
+                               "Access-Control-Allow-Headers: Content-Type, Authorization, X-Access-Token, "
+                               "X-Session-Id, X-Sandbox-Id, X-Trace-Id\r\n";
     cp_buf_addz(out, "Access-Control-Allow-Origin: ");
     if (origin.n) cp_buf_add(out, origin.p, origin.n);
     else cp_buf_addc(out, '*');

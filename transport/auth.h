@@ -13,9 +13,10 @@ typedef struct cp_gate {
  * offers it beside "bearer.<token>": the server needs an answer to give, and must not give the token back. */
 #define CP_WS_SUBPROTOCOL "conflux"
 
-/* Origin, Host and token, in this order: 0, or -1 with ORIGIN_NOT_ALLOWED, HOST_NOT_ALLOWED or UNAUTHORIZED. `open`: no
- * token is needed (CP_R_OPEN, and OPTIONS: a preflight carries none). `upgrade`: the token may also come as
- * subprotocol. The token is never taken from the query string, which ends up in logs. */
+/* Origin (with Sec-Fetch-Site where there is none), Host and token, in this order: 0, or -1 with ORIGIN_NOT_ALLOWED,
+ * HOST_NOT_ALLOWED or UNAUTHORIZED. `open`: no token is needed (CP_R_OPEN, and OPTIONS: a preflight carries none). The
+ * token comes as Authorization: Bearer, or as X-Access-Token, for proxies that take Authorization away; with `upgrade`
+ * also as subprotocol. The token is never taken from the query string, which ends up in logs. */
 int cp_gate_check(const cp_gate *g, const cp_header *h, size_t n, bool open, bool upgrade, cp_err *err);
 
 /* True when the Host check applies: we listen on loopback and nothing else tells our own clients from a web page whose

@@ -27,7 +27,7 @@ typedef struct cp_transport {
     _Atomic uint64_t next_trace;      /* request numbers */
     bool draining;
     void (*forget)(struct cp_transport *t, int fd); /* before a WebSocket's socket is closed; NULL: nothing to do */
-    struct cp_http_loop *http_head;                 /* http_loop.c: every HTTP connection that the loop owns */
+    struct cp_http_stream *http_head;               /* http/stream.c: every client that is streamed to */
 } cp_transport;
 
 /* Opens the listening socket and starts CivetWeb. *port gets what is listened on. */

@@ -133,7 +133,6 @@ void cp_ws_cut(cp_ws *ws) {
     free(ws->close_reason);
     free(ws);
     atomic_fetch_sub(&t->nconns, 1);
-    cp_metric_add(CP_M_CONNECTIONS, -1);
     cp_metric_add(CP_M_WEBSOCKETS, -1);
     cp_ws_left(t);
 }
@@ -376,7 +375,6 @@ void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct
                    (cp_outbox_events){.arg = ws, .on_room = on_room, .on_error = on_broken, .on_empty = on_empty});
     cp_frame_in_init(&ws->in, CP_FRAME_SERVER, (size_t)t->config->max_message);
     atomic_fetch_add(&t->nconns, 1);
-    cp_metric_add(CP_M_CONNECTIONS, 1);
     cp_metric_add(CP_M_WEBSOCKETS, 1);
     ws->probe_at = cp_loop_now(t->loop) + (uint64_t)t->config->ping_interval / 2;
     arm(ws);

@@ -32,9 +32,9 @@ static cp_exec *take_first(struct cp_execs *x) {
 /* With no call under way one at a time may use what is kept for connections: these may be what holds the rest, and they
  * wait for it. Not in a session, which keeps what it takes. */
 static bool has_room(const struct cp_execs *x, const cp_exec *e, cp_err *err) {
-    if (cp_nofile_room(x->svc->config, CP_NOFILE_START, err) == 0) return true;
+    if (cp_nofile_room(CP_NOFILE_START, err) == 0) return true;
     bool brief = e->kind == CP_EXEC_BUFFERED && !e->session;
-    return brief && !x->calls && cp_nofile_room(x->svc->config, CP_NOFILE_CONNECTION, err) == 0;
+    return brief && !x->calls && cp_nofile_room(CP_NOFILE_CONNECTION, err) == 0;
 }
 
 static void look(cp_timer *t) {
@@ -58,7 +58,7 @@ void cp_exec_begin_with_room(cp_exec *e, bool admitted) {
     cp_err err;
     struct cp_execs *x = e->svc->execs;
     if (over(e)) return;
-    if (!x->short_head && cp_nofile_room(e->svc->config, CP_NOFILE_START, &err) == 0) {
+    if (!x->short_head && cp_nofile_room(CP_NOFILE_START, &err) == 0) {
         cp_exec_dispatch(e);
         return;
     }

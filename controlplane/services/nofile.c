@@ -30,8 +30,9 @@ static uint64_t reserve(uint64_t have, cp_nofile_for what) {
     return MIN(FOR_ALL, have / 8) + (what == CP_NOFILE_START ? MIN(FOR_ENDS, have / 8) + A_START : 0);
 }
 
-/* Each worker holds a connection and something to be woken by: so many leave three quarters for what is served. */
-static uint64_t workers_for(uint64_t have) { return (have - ITS_OWN) / 8; }
+/* Each worker holds both ends of its connection to CivetWeb, and what CivetWeb wakes it by: so many leave three
+ * quarters for what is served. */
+static uint64_t workers_for(uint64_t have) { return (have - ITS_OWN) / 12; }
 
 int cp_nofile_fit(cp_config *c, cp_err *err) {
     uint64_t have = limit();
@@ -66,8 +67,7 @@ static uint64_t in_use(uint64_t have) {
     return lowest < 0 ? UINT64_MAX : (uint64_t)lowest;
 }
 
-int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err) {
-    (void)c;
+int cp_nofile_room(cp_nofile_for what, cp_err *err) {
     uint64_t have = limit(), kept = reserve(have, what);
     if (have == UINT64_MAX || (kept < have && in_use(have) < have - kept)) return 0;
     return cp_fail_sys(err, CP_E_LIMIT_EXCEEDED, EMFILE,

@@ -13,4 +13,4 @@ typedef enum { CP_NOFILE_CONNECTION, CP_NOFILE_START } cp_nofile_for;
  * how high it must be. */
 int cp_nofile_fit(cp_config *c, cp_err *err);
 /* LIMIT_EXCEEDED when there is no room. Any thread; blocks on /proc at most. */
-int cp_nofile_room(const cp_config *c, cp_nofile_for what, cp_err *err);
+int cp_nofile_room(cp_nofile_for what, cp_err *err);

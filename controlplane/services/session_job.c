@@ -180,7 +180,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
     if (j->kind == JOB_SYNC || j->kind == JOB_EXPORTS) return begin_internal(s, j, err);
     /* It was admitted before the sessions that came with it had started their shells. */
-    if (cp_nofile_room(s->svc->config, CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
+    if (cp_nofile_room(CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
     j->temp_cwd = cp_exec_job_of(j->exec)->cwd != NULL;
     j->interruptible = cp_script_interruptible(cp_exec_job_of(j->exec)->command);
     write_record(s, j, &text);

@@ -47,7 +47,7 @@ static int fail_watch(cp_err *err, int sys, const char *path) {
 }
 
 static int open_inotify(cp_watcher *w, cp_err *err) {
-    if (cp_nofile_room(w->svc->config, CP_NOFILE_START, err) < 0) return -1;
+    if (cp_nofile_room(CP_NOFILE_START, err) < 0) return -1;
     w->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (w->fd >= 0) return 0;
     if (errno == EMFILE)

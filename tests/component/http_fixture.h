@@ -25,7 +25,7 @@
 #include "component/config_fixture.h"
 #include "component/router_stub.h"
 #include "component/wait.h"
-#include "transport/http.h"
+#include "transport/http/http.h"
 #include "transport/ws.h"
 
 /* ---- what the handlers have seen; any thread ---- */
@@ -72,6 +72,17 @@ static int h_file(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *er
     res->file_fd = cp_memfd("file", "0123456789", 10);
     res->file_off = 2;
     res->file_len = 5;
+    return 0;
+}
+
+static _Atomic int blocked_on; /* a descriptor that ends when /blocks shall answer */
+
+static int h_blocks(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
+    (void)ctx, (void)req, (void)err;
+    struct pollfd p = {.fd = blocked_on};
+    seen_calls++;
+    poll(&p, 1, -1);
+    res->status = 200;
     return 0;
 }
 
@@ -164,6 +175,7 @@ const cp_route test_routes[] = {
     {.method = CP_POST, .pattern = "/echo", .flags = CP_R_IO, .op = "echo", .sync = h_echo},
     {.method = CP_GET, .pattern = "/big", .flags = CP_R_IO, .op = "big", .sync = h_big},
     {.method = CP_GET, .pattern = "/file", .flags = CP_R_IO, .op = "file", .sync = h_file},
+    {.method = CP_GET, .pattern = "/blocks", .flags = CP_R_IO, .op = "blocks", .sync = h_blocks},
     {.method = CP_PUT, .pattern = "/raw", .flags = CP_R_IO | CP_R_RAW_BODY, .op = "raw", .sync = h_raw},
     {.method = CP_POST, .pattern = "/later", .flags = CP_R_LOOP, .op = "later", .async = h_later},
     {.method = CP_POST, .pattern = "/now", .flags = CP_R_LOOP, .op = "now", .async = h_now},
@@ -310,10 +322,22 @@ static inline void on_loop_run(cp_task *t) {
 
 #define WAIT_FOR(cond) wait_until(cond)
 
+static void count_phase(cp_client *c, void *arg) {
+    int *want = arg; /* phase, count */
+    if (atomic_load(&c->state) & CP_STATE_OPEN && atomic_load(&c->phase) == (cp_client_phase)want[0]) want[1]++;
+}
+
+/* Clients in this phase, now. */
+static inline int clients_in(const fixture *f, cp_client_phase phase) {
+    int want[2] = {(int)phase, 0};
+    cp_clients_each(f->t.server->clients, count_phase, want);
+    return want[1];
+}
+
 /* Before each test of a group. */
 static inline int fx_again(void **state) {
     const fixture *f = *state;
-    WAIT_FOR(f->t.nconns == 0);
+    WAIT_FOR(f->t.nconns == 0 && atomic_load(&f->t.server->open) == 0);
     fx_reset();
     return 0;
 }
@@ -375,6 +399,14 @@ static inline bool more(int fd, cp_buf *b) {
     ssize_t n = read(fd, b->p + b->n, 65536);
     if (n > 0) b->n += (size_t)n;
     return n > 0;
+}
+
+static inline bool more_bytewise(int fd, cp_buf *b) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char byte;
+    if (poll(&p, 1, PATIENCE_MS) != 1 || read(fd, &byte, 1) != 1) return false;
+    cp_buf_addc(b, byte);
+    return true;
 }
 
 typedef struct response {

@@ -13,6 +13,8 @@ cp_match cp_router_match(cp_router *r, cp_method method, cp_str path) {
     for (size_t i = 0; i < test_nroutes; i++)
         if (test_routes[i].method == (m.is_head ? CP_GET : method) && cp_str_is(path, test_routes[i].pattern))
             m.route = &test_routes[m.index = (unsigned)i];
+        else if (cp_str_is(path, test_routes[i].pattern)) m.method_unknown = true;
+    if (m.route) m.method_unknown = false;
     return m;
 }
 

@@ -73,6 +73,38 @@ static void a_second_origin_does_not_hide(void **state) {
     assert_int_equal(cp_gate_check(&g, h, 2, true, false, &err), -1);
 }
 
+/* X144: what a page loads without asking carries no Origin. */
+static void what_foreign_pages_load_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *site, *mode, *dest, *origin;
+        cp_code want;
+    } cases[] = {
+        {"cross-site", "no-cors", "script", NULL, CP_E_ORIGIN_NOT_ALLOWED},
+        {"cross-site", "no-cors", "image", NULL, CP_E_ORIGIN_NOT_ALLOWED},
+        {"same-site", "no-cors", "style", NULL, CP_E_ORIGIN_NOT_ALLOWED},
+        {"Cross-Site", "navigate", "iframe", NULL, CP_E_ORIGIN_NOT_ALLOWED},
+        {"cross-site", NULL, NULL, NULL, CP_E_ORIGIN_NOT_ALLOWED},
+        {"cross-site", "cors", "empty", "https://evil.example", CP_E_ORIGIN_NOT_ALLOWED},
+        {"cross-site", "cors", "empty", "https://app.example", CP_OK},
+        {"cross-site", "navigate", "document", NULL, CP_OK},
+        {"same-origin", "no-cors", "script", NULL, CP_OK},
+        {"none", "navigate", "document", NULL, CP_OK},
+    };
+    cp_config c = config(false, loopback);
+    cp_gate g = {.config = &c, .port = 3000};
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        cp_err err = {0};
+        cp_header h[5] = {{CP_STR("Host"), CP_STR("localhost:3000")},
+                          {CP_STR("sec-fetch-site"), cp_str_of(cases[i].site)}};
+        size_t n = 2;
+        if (cases[i].mode) h[n++] = (cp_header){CP_STR("Sec-Fetch-Mode"), cp_str_of(cases[i].mode)};
+        if (cases[i].dest) h[n++] = (cp_header){CP_STR("Sec-Fetch-Dest"), cp_str_of(cases[i].dest)};
+        if (cases[i].origin) h[n++] = (cp_header){CP_STR("Origin"), cp_str_of(cases[i].origin)};
+        assert_int_equal(cp_gate_check(&g, h, n, false, false, &err) < 0 ? err.code : CP_OK, cases[i].want);
+    }
+}
+
 static void null_cannot_be_listed(void **state) {
     (void)state;
     static char *list[] = {null};
@@ -131,6 +163,9 @@ static void token_by_header(void **state) {
     assert_int_equal(check(&c, "Authorization", "Basic s3cret", false, false), CP_E_UNAUTHORIZED);
     assert_int_equal(check(&c, "Authorization", "s3cret", false, false), CP_E_UNAUTHORIZED);
     assert_int_equal(check(&c, "X-Token", "s3cret", false, false), CP_E_UNAUTHORIZED);
+    assert_int_equal(check(&c, "x-access-token", "s3cret", false, false), CP_OK); /* X161 */
+    assert_int_equal(check(&c, "X-Access-Token", "s3cre", false, false), CP_E_UNAUTHORIZED);
+    assert_int_equal(check(&c, "X-Access-Token", "", false, false), CP_E_UNAUTHORIZED);
     assert_int_equal(check(&c, "X-Token", "s3cret", true, false), CP_OK);
     cp_config open = config(false, loopback);
     assert_int_equal(check(&open, "Authorization", "Bearer some-session", false, false), CP_OK);
@@ -178,11 +213,10 @@ static void cors_lines(void **state) {
     (void)state;
     cp_buf b = {0};
     cp_cors_headers((cp_str){0}, &b);
-    assert_string_equal(
-        cp_buf_z(&b),
-        "Access-Control-Allow-Origin: *\r\nVary: Origin\r\n"
-        "Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n"
-        "Access-Control-Allow-Headers: Content-Type, Authorization, X-Session-Id, X-Sandbox-Id, X-Trace-Id\r\n");
+    assert_string_equal(cp_buf_z(&b), "Access-Control-Allow-Origin: *\r\nVary: Origin\r\n"
+                                      "Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n"
+                                      "Access-Control-Allow-Headers: Content-Type, Authorization, X-Access-Token, "
+                                      "X-Session-Id, X-Sandbox-Id, X-Trace-Id\r\n");
     cp_buf_clear(&b);
     cp_cors_headers(CP_STR("https://app.example"), &b);
     assert_memory_equal(b.p, "Access-Control-Allow-Origin: https://app.example\r\n", 50);
@@ -193,6 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(origin_is_ours_or_listed),
         cmocka_unit_test(a_second_origin_does_not_hide),
+        cmocka_unit_test(what_foreign_pages_load_is_refused),
         cmocka_unit_test(null_cannot_be_listed),
         cmocka_unit_test(host_on_loopback),
         cmocka_unit_test(token_by_header),

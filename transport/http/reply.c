@@ -1,6 +1,7 @@
-#include "transport/http.h"
+#include "transport/http/http.h"
 
 #include <stdio.h>
+#include <time.h>
 
 const char *cp_http_reason(int status) {
     static const struct {
@@ -55,6 +56,26 @@ static void add_length(cp_buf *out, const cp_reply_to *to, int64_t length) {
     cp_buf_addz(out, "\r\n");
 }
 
+/* RFC 9110 section 5.6.7; written anew once a second by each thread. */
+static void add_date(cp_buf *out) {
+    static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    static _Thread_local time_t of;
+    static _Thread_local char line[48];
+    time_t now = time(NULL);
+    if (now != of) {
+        struct tm t;
+        gmtime_r(&now, &t);
+        snprintf(line, sizeof line, "Date: %.3s, %02d %.3s %04d %02d:%02d:%02d GMT\r\n", days + 3 * t.tm_wday,
+                 t.tm_mday, months + 3 * t.tm_mon, t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+        of = now;
+    }
+    cp_buf_addz(out, line);
+}
+
+/* No page of another site may load an answer as a script, an image or a style sheet: such a request carries no Origin.
+ */
+static const char fixed[] = "X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n";
+
 void cp_http_head_write(cp_buf *out, const cp_reply_to *to, int status, const char *type, cp_str extra,
                         int64_t length) {
     cp_buf_reserve(out, 512 + extra.n + to->origin.n);
@@ -69,8 +90,9 @@ void cp_http_head_write(cp_buf *out, const cp_reply_to *to, int status, const ch
         cp_buf_addz(out, "\r\n");
         add_length(out, to, length);
     }
+    add_date(out);
     if (to->cors) cp_cors_headers(to->origin, out);
-    cp_buf_addz(out, "X-Content-Type-Options: nosniff\r\n");
+    cp_buf_add(out, fixed, sizeof fixed - 1);
     if (status == 401) cp_buf_addz(out, "WWW-Authenticate: Bearer\r\n");
     cp_buf_add(out, extra.p, extra.n);
     if (!to->keep_alive) cp_buf_addz(out, "Connection: close\r\n");
@@ -78,8 +100,8 @@ void cp_http_head_write(cp_buf *out, const cp_reply_to *to, int status, const ch
     cp_buf_addz(out, "\r\n");
 }
 
-void cp_http_reply_write(cp_buf *out, const cp_reply_to *to, const cp_result *res) {
+bool cp_http_reply_head(cp_buf *out, const cp_reply_to *to, const cp_result *res) {
     int64_t length = res->source ? -1 : (int64_t)(res->file_fd > 0 ? res->file_len : res->body.n);
     cp_http_head_write(out, to, res->status, res->type, cp_buf_str(&res->headers), length);
-    if (res->file_fd <= 0 && !to->head_only && has_body(res->status)) cp_buf_add(out, res->body.p, res->body.n);
+    return res->file_fd <= 0 && !to->head_only && has_body(res->status);
 }

@@ -1,4 +1,4 @@
-#include "transport/stack.h"
+#include "transport/http/stack.h"
 
 #include <pthread.h>
 #include <stddef.h>

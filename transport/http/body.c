@@ -1,0 +1,194 @@
+/* Design notes. Most bodies are collected before anything is done with them: they lie behind their head in the client's
+ * buffer, or are decoded from there when they come in chunks, and the client rests while more is awaited. So a client
+ * that sends slowly holds its buffer and nothing else. Large raw bodies are read by the handler itself, on a side
+ * thread. In both cases there is a fixed time for the whole, and in addition the time that its bytes take at a minimum
+ * rate; what a handler does between two reads does not count. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "transport/http/http.h"
+
+enum {
+    MIN_RATE = 64 * 1024, /* bytes a second */
+    SLICE = 64 * 1024,
+};
+
+void cp_body_init(cp_body *b, const cp_http_head *head) {
+    *b = (cp_body){
+        .chunked = head->chunked,
+        .ended = !head->chunked && head->length == 0,
+        .expect = head->expect,
+        .left = head->length,
+        .began = cp_now_ms(),
+        .charge.kind = CP_MEM_BODIES,
+    };
+}
+
+void cp_body_drop(cp_client *c) {
+    cp_buf_free(&c->body.text);
+    cp_charge_free(&c->body.charge);
+    c->body.lies = 0;
+}
+
+cp_str cp_body_text(const cp_client *c) {
+    if (c->body.chunked) return cp_buf_str(&c->body.text);
+    return (cp_str){c->in.p + c->at + c->head.end, c->body.lies};
+}
+
+uint64_t cp_body_patience(const cp_client *c) {
+    uint64_t allowed = (uint64_t)c->srv->t->config->header_timeout + c->body.taken * 1000 / MIN_RATE;
+    uint64_t spent = cp_now_ms() - c->body.began;
+    return allowed > spent ? allowed - spent : 1;
+}
+
+/* 25 bytes at the start of a reply always fit. */
+void cp_body_continue(cp_client *c) {
+    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!c->body.expect) return;
+    c->body.expect = false;
+    (void)!send(c->fd, line, sizeof line - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* ---- collected ---- */
+
+static int too_large(uint64_t max, cp_err *err) {
+    return cp_fail(err, CP_E_PAYLOAD_TOO_LARGE, "The request body is larger than %llu bytes", (unsigned long long)max);
+}
+
+static int malformed(cp_client *c, cp_err *err) {
+    c->body.broken = c->body.bad = true;
+    return cp_fail(err, CP_E_INVALID_REQUEST, "Malformed request: the chunked body is not well-formed");
+}
+
+void cp_body_say_malformed(cp_client *c, cp_result *res) {
+    cp_err err;
+    malformed(c, &err);
+    cp_result_free(res);
+    cp_error_result(res, &err, NULL, (cp_str){0});
+}
+
+/* All bodies together: many clients that send the largest allowed one must not end the process. */
+static int charge(cp_client *c, cp_err *err) {
+    size_t held = c->in.cap + c->body.text.cap;
+    if (held <= CP_KEEP || held <= c->body.charge.bytes) return 0;
+    return cp_charge_set(&c->body.charge, held, err);
+}
+
+static size_t behind_head(const cp_client *c) { return c->at + c->head.end; }
+
+/* Takes n bytes out that stand behind the head. */
+static void cut(cp_client *c, size_t n) {
+    size_t at = behind_head(c);
+    memmove(c->in.p + at, c->in.p + at + n, c->in.n - at - n);
+    c->in.n -= n;
+}
+
+static int decode_some(cp_client *c, char *out, size_t room, size_t *wrote) {
+    size_t used, at = behind_head(c);
+    ptrdiff_t n = cp_chunks_read(&c->body.chunks, c->in.p + at, c->in.n - at, out, room, &used);
+    if (n < 0) return -1;
+    cut(c, used);
+    *wrote = (size_t)n;
+    c->body.taken += (size_t)n;
+    c->body.ended = c->body.chunks.ended;
+    return 0;
+}
+
+static int collect_chunks(cp_client *c, uint64_t max, cp_err *err) {
+    cp_buf *text = &c->body.text;
+    size_t room = c->in.n - behind_head(c), wrote;
+    cp_buf_reserve(text, room + 1);
+    if (decode_some(c, text->p + text->n, room, &wrote) < 0) return malformed(c, err);
+    text->n += wrote;
+    if (text->n > max) return too_large(max, err);
+    return c->body.ended;
+}
+
+int cp_body_collect(cp_client *c, uint64_t max, cp_err *err) {
+    cp_body *b = &c->body;
+    if (charge(c, err) < 0) return -1;
+    if (b->bad) return malformed(c, err); /* it is asked about again when the head is fed again */
+    if (b->text.n > max) return too_large(max, err);
+    if (b->ended) return 1;
+    if (b->chunked) return collect_chunks(c, max, err);
+    if (b->left > max) return too_large(max, err);
+    size_t have = c->in.n - behind_head(c);
+    b->taken = have;
+    if (have < b->left) return 0;
+    b->lies = (size_t)b->left;
+    b->ended = true;
+    return 1;
+}
+
+/* ---- read by a handler ---- */
+
+/* Waits for the client. False: it is gone, or too slow. */
+static bool await(cp_body_stream *s) {
+    cp_client *c = s->client;
+    struct pollfd p = {.fd = c->fd, .events = POLLIN};
+    uint64_t began = cp_now_ms();
+    uint64_t allowed = (uint64_t)c->srv->t->config->header_timeout + c->body.taken * 1000 / MIN_RATE;
+    if (s->waited_ms >= allowed) return false;
+    atomic_store(&s->waits_since, began);
+    int n = poll(&p, 1, (int)(allowed - s->waited_ms < INT32_MAX ? allowed - s->waited_ms : INT32_MAX));
+    atomic_store(&s->waits_since, 0);
+    s->waited_ms += cp_now_ms() - began;
+    return n > 0 || (n < 0 && errno == EINTR);
+}
+
+/* Content of the body that is there; 0: none yet; -1: there will be none. */
+static ssize_t read_length(cp_client *c, char *p, size_t n) {
+    cp_body *b = &c->body;
+    size_t have = c->in.n - behind_head(c);
+    if (n > b->left) n = (size_t)b->left;
+    ssize_t got = (ssize_t)(n < have ? n : have);
+    if (have) {
+        memcpy(p, c->in.p + behind_head(c), (size_t)got);
+        cut(c, (size_t)got);
+    } else {
+        got = recv(c->fd, p, n, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+        if (got <= 0) return -1;
+    }
+    b->left -= (size_t)got;
+    b->taken += (size_t)got;
+    b->ended = b->left == 0;
+    return got;
+}
+
+static ssize_t read_chunks(cp_client *c, char *p, size_t n) {
+    size_t wrote;
+    if (c->in.n == behind_head(c)) {
+        int rc = cp_client_read(c);
+        if (rc <= 0) return rc;
+    }
+    if (decode_some(c, p, n, &wrote) < 0) {
+        c->body.bad = true;
+        return -1;
+    }
+    return (ssize_t)wrote;
+}
+
+static ssize_t reader_read(cp_body_reader *r, void *p, size_t n) {
+    cp_body_stream *s = CP_CONTAINER(r, cp_body_stream, reader);
+    cp_client *c = s->client;
+    cp_body *b = &c->body;
+    if (n > SLICE) n = SLICE;
+    while (!b->ended && !b->broken) {
+        bool starved = c->in.n == behind_head(c);
+        if (starved) cp_body_continue(c);
+        ssize_t got = (b->chunked ? read_chunks : read_length)(c, p, n);
+        if (got > 0) return got;
+        /* nothing: what had been read was no content, or the socket has nothing */
+        b->broken = got < 0 || (!b->ended && starved && !await(s));
+    }
+    return b->broken ? -1 : 0;
+}
+
+void cp_body_stream_init(cp_body_stream *s, cp_client *c) {
+    const cp_body *b = &c->body;
+    *s = (cp_body_stream){.reader = {.length = b->chunked ? -1 : (int64_t)b->left, .read = reader_read}, .client = c};
+    c->look = c->thorough = true; /* the handler reads past the epoll set */
+}

@@ -1,0 +1,195 @@
+/* Design notes. Most replies leave in one system call. What the socket does not take waits in a cp_sending while the
+ * client rests for room, so that a slow reader holds its reply and nothing else. A file or a source is read as the
+ * client takes it, a quantum at a time; reading may block, so no more than half of the workers do it at once, and the
+ * loop never does. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "transport/http/http.h"
+
+enum {
+    PIECE = 64 * 1024,
+    QUANTUM = 1 << 20, /* then the others have their turn */
+    CHUNK_HEAD = 10,
+};
+
+void cp_sending_free(cp_sending *s) {
+    if (!s) return;
+    cp_buf_free(&s->bytes);
+    cp_buf_free(&s->body);
+    cp_charge_free(&s->charge);
+    cp_close(&s->file);
+    cp_spool_forget(s->spilled);
+    if (s->src) s->src->close(s->src);
+    free(s);
+}
+
+/* Head and body in one system call. 1: all of it; 0: the socket takes nothing more for now; -1: it is broken. */
+static int push_bytes(int fd, cp_str head, size_t *head_at, cp_str body, size_t *body_at) {
+    while (*head_at < head.n || *body_at < body.n) {
+        struct iovec v[2] = {{(void *)(uintptr_t)(head.p + *head_at), head.n - *head_at},
+                             {(void *)(uintptr_t)(body.p + *body_at), body.n - *body_at}};
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+        ssize_t k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return errno == EAGAIN ? 0 : -1;
+        size_t of_head = (size_t)k < v[0].iov_len ? (size_t)k : v[0].iov_len;
+        *head_at += of_head;
+        *body_at += (size_t)k - of_head;
+    }
+    return 1;
+}
+
+static int push_file(int fd, cp_sending *s, size_t *quantum) {
+    while (s->left && *quantum) {
+        size_t n = s->left < *quantum ? (size_t)s->left : *quantum;
+        ssize_t k = sendfile(fd, s->file, &s->off, n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0 && errno == EAGAIN) return 0;
+        if (k <= 0) return -1; /* the file is shorter than was said */
+        s->left -= (uint64_t)k;
+        *quantum -= (size_t)k;
+    }
+    return 1;
+}
+
+/* The next piece of the source, as a chunk (RFC 9112 section 7.1), or as it is for a client of HTTP/1.0. One that is
+ * cut lacks the last chunk. -1: it broke. */
+static int fill(cp_sending *s) {
+    cp_buf *b = &s->bytes;
+    char head[CHUNK_HEAD + 1];
+    cp_buf_clear(b);
+    s->at = 0;
+    cp_buf_reserve(b, CHUNK_HEAD + PIECE + 2);
+    ssize_t n = s->src->read(s->src, b->p + CHUNK_HEAD, PIECE);
+    if (n < 0) return -1;
+    if (n == 0) {
+        s->src->close(cp_take(s->src));
+        if (s->chunked) cp_buf_addz(b, "0\r\n\r\n");
+        return 0;
+    }
+    b->n = CHUNK_HEAD + (size_t)n;
+    s->at = CHUNK_HEAD;
+    if (!s->chunked) return 0;
+    size_t len = (size_t)snprintf(head, sizeof head, "%zx\r\n", (size_t)n);
+    s->at -= len;
+    memcpy(b->p + s->at, head, len);
+    cp_buf_add(b, "\r\n", 2);
+    return 0;
+}
+
+/* 1: the whole reply; 0: the client takes nothing more; 2: the quantum is used up; -1: broken. */
+static int push(cp_client *c) {
+    cp_sending *s = c->sending;
+    size_t quantum = QUANTUM;
+    for (;;) {
+        int rc = push_bytes(c->fd, cp_buf_str(&s->bytes), &s->at, cp_buf_str(&s->body), &s->body_at);
+        if (rc > 0 && s->left) rc = push_file(c->fd, s, &quantum);
+        if (rc <= 0) return rc;
+        if (!s->left && !s->src) return 1;
+        if (s->left || quantum < PIECE) return 2;
+        if (fill(s) < 0) return -1;
+        quantum -= PIECE;
+    }
+}
+
+static bool reply_done(cp_client *c) {
+    cp_sending_free(cp_take(c->sending));
+    if (c->last) {
+        cp_client_end(c);
+        return false;
+    }
+    cp_client_next(c);
+    return true;
+}
+
+static bool go_on(cp_client *c, int rc) {
+    if (rc == 1) return reply_done(c);
+    if (rc == 2) cp_crew_offer(c->srv, c);
+    else cp_client_close(c); /* short: the client must see that */
+    return false;
+}
+
+static bool may_block(const cp_client *c) { return c->sending->left || c->sending->src; }
+
+/* Sends until the client takes nothing more, and lets it rest then. */
+static bool send_until_full(cp_client *c) {
+    int rc;
+    while ((rc = push(c)) == 0)
+        if (cp_client_rest(c, (uint64_t)c->srv->t->config->stall_timeout)) return false;
+    return go_on(c, rc);
+}
+
+bool cp_send_here(cp_client *c) { return send_until_full(c); }
+
+bool cp_send_more(cp_client *c) {
+    cp_server *srv = c->srv;
+    if (!may_block(c)) return send_until_full(c);
+    if (!cp_blocking_begin(srv)) {
+        cp_side_send(srv->side, c);
+        return false;
+    }
+    bool ours = send_until_full(c);
+    cp_blocking_end(srv);
+    return ours;
+}
+
+/* ---- the first attempt ---- */
+
+static bool keeps_alive(const cp_client *c, const cp_reply_to *to, const cp_result *res) {
+    return to->keep_alive && !c->last && c->body.ended && !(res->source && !to->http11) &&
+           !atomic_load_explicit(&c->srv->draining, memory_order_relaxed);
+}
+
+static cp_sending *sending_new(cp_result *res, const cp_reply_to *to, cp_str head, bool with_body) {
+    cp_sending *s = cp_new(cp_sending);
+    s->file = -1;
+    s->chunked = to->http11;
+    cp_buf_add(&s->bytes, head.p, head.n);
+    if (to->head_only) return s;
+    if (with_body) {
+        s->body = cp_take(res->body);
+        s->charge = cp_take(res->charge);
+    }
+    if (res->file_fd > 0) {
+        s->file = cp_take(res->file_fd);
+        s->off = (off_t)res->file_off;
+        s->left = res->file_len;
+        s->spilled = cp_take(res->spilled);
+    }
+    s->src = cp_take(res->source);
+    if (s->charge.bytes) return s;
+    s->charge.kind = CP_MEM_UNSENT;
+    cp_charge_force(&s->charge, s->bytes.n + s->body.n);
+    return s;
+}
+
+bool cp_send_reply(cp_client *c, cp_reply_to *to, cp_result *res, cp_buf *out) {
+    size_t head_at = 0, body_at = 0;
+    bool more = (res->file_fd > 0 || res->source) && !to->head_only;
+    to->keep_alive = keeps_alive(c, to, res);
+    c->last = !to->keep_alive;
+    cp_buf_clear(out);
+    bool with_body = cp_http_reply_head(out, to, res);
+    cp_str head = cp_buf_str(out), body = with_body ? cp_buf_str(&res->body) : (cp_str){0};
+    int rc = push_bytes(c->fd, head, &head_at, body, &body_at);
+    if (rc < 0 || (rc > 0 && !more)) {
+        cp_result_free(res);
+        if (rc > 0) return reply_done(c);
+        cp_client_close(c);
+        return false;
+    }
+    c->sending = sending_new(res, to, (cp_str){head.p + head_at, head.n - head_at}, with_body);
+    c->sending->body_at = body_at;
+    cp_result_free(res);
+    atomic_store(&c->phase, CP_CLIENT_SEND);
+    if (cp_loop_here(c->srv->t->loop) && may_block(c)) {
+        cp_crew_offer(c->srv, c);
+        return false;
+    }
+    return cp_send_more(c);
+}

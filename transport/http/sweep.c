@@ -1,0 +1,126 @@
+/* Design notes. A client that rests has a deadline in its entry; a timer of the loop goes through the table a few times
+ * a second while there are clients, and ends those whose time is over. Ten thousand entries are looked at in some tens
+ * of microseconds. That is simpler than a timer for each, which would be set and taken back with every request. */
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "transport/http/http.h"
+
+enum { SLOWEST_MS = 250, FASTEST_MS = 10 };
+
+/* An eighth of the shortest time that is kept. */
+static uint64_t interval(const cp_server *srv) {
+    const cp_config *c = srv->t->config;
+    int64_t least = c->header_timeout < c->keepalive ? c->header_timeout : c->keepalive;
+    if (c->stall_timeout < least) least = c->stall_timeout;
+    uint64_t ms = (uint64_t)least / 8;
+    if (ms < FASTEST_MS) return FASTEST_MS;
+    return ms < SLOWEST_MS ? ms : SLOWEST_MS;
+}
+
+static bool is_idle(const cp_client *c) { return atomic_load(&c->phase) == CP_CLIENT_HEAD && c->in.n == c->at; }
+
+/* The owner's. */
+static void time_over(cp_client *c) {
+    cp_err err;
+    cp_client_phase phase = atomic_load(&c->phase);
+    if (phase == CP_CLIENT_SEND || phase == CP_CLIENT_LINGER || is_idle(c)) {
+        cp_client_close(c);
+        return;
+    }
+    cp_fail(&err, CP_E_REQUEST_TIMEOUT, "The request %s was not received in time",
+            phase == CP_CLIENT_BODY ? "body" : "head");
+    cp_request_refuse_raw(c, &err, true);
+}
+
+static bool overdue(const cp_client *c, uint64_t now) {
+    uint64_t at = atomic_load_explicit(&c->deadline, memory_order_relaxed);
+    return at && at <= now;
+}
+
+static bool rests(const cp_client *c) {
+    return (atomic_load_explicit(&c->state, memory_order_relaxed) & (CP_STATE_OPEN | CP_STATE_BUSY)) == CP_STATE_OPEN;
+}
+
+static void look(cp_client *c, void *arg) {
+    uint64_t now = *(uint64_t *)arg;
+    if (!rests(c) || !overdue(c, now) || !cp_client_take(c, 0)) return;
+    if (overdue(c, now)) time_over(c);
+    else cp_client_release(c);
+}
+
+static void on_tick(cp_timer *t) {
+    cp_server *srv = CP_CONTAINER(t, cp_server, sweep);
+    uint64_t now = cp_now_ms();
+    cp_clients_each(srv->clients, look, &now);
+    cp_listener_rearm(srv);
+    atomic_store(&srv->sweep_posted, false); /* before the look: who comes later posts again */
+    if (atomic_load(&srv->open) && !atomic_exchange(&srv->sweep_posted, true))
+        cp_timer_start(srv->t->loop, t, interval(srv), on_tick);
+}
+
+static void begin(cp_task *task) {
+    cp_server *srv = CP_CONTAINER(task, cp_server, sweep_task);
+    if (!atomic_load(&srv->closing)) cp_timer_start(srv->t->loop, &srv->sweep, interval(srv), on_tick);
+}
+
+void cp_sweep_wake(cp_server *srv) {
+    if (atomic_load_explicit(&srv->sweep_posted, memory_order_relaxed)) return;
+    if (!atomic_exchange(&srv->sweep_posted, true)) cp_loop_post(srv->t->loop, &srv->sweep_task, begin);
+}
+
+void cp_sweep_stop(cp_server *srv) { cp_timer_stop(srv->t->loop, &srv->sweep); }
+
+/* ---- draining ---- */
+
+static void part(cp_client *c, void *arg) {
+    (void)arg;
+    int unread = 0;
+    if (!rests(c) || atomic_load(&c->phase) != CP_CLIENT_HEAD || !cp_client_take(c, 0)) return;
+    if (atomic_load(&c->phase) != CP_CLIENT_HEAD || (ioctl(c->fd, FIONREAD, &unread) == 0 && unread > 0)) {
+        c->look = true;
+        cp_client_release(c);
+    } else {
+        cp_client_close(c);
+    }
+}
+
+void cp_sweep_idle(cp_server *srv) { cp_clients_each(srv->clients, part, NULL); }
+
+/* ---- making room ---- */
+
+typedef struct choice {
+    cp_client *client;
+    unsigned of_source;
+    uint64_t since;
+} choice;
+
+static void compare(cp_client *c, void *arg) {
+    choice *best = arg;
+    if (!rests(c) || atomic_load(&c->phase) != CP_CLIENT_HEAD) return;
+    unsigned n = cp_source_now(atomic_load(&c->source));
+    uint64_t since = atomic_load_explicit(&c->since, memory_order_relaxed);
+    bool better = !best->client || n > best->of_source || (n == best->of_source && since < best->since);
+    if (better) *best = (choice){c, n, since};
+}
+
+bool cp_sweep_evict(cp_server *srv) {
+    for (int tries = 0; tries < 8; tries++) {
+        choice best = {0};
+        cp_clients_each(srv->clients, compare, &best);
+        if (!best.client) return false;
+        if (!cp_client_take(best.client, 0)) continue;
+        int unread = 0;
+        if (atomic_load(&best.client->phase) != CP_CLIENT_HEAD ||
+            (ioctl(best.client->fd, FIONREAD, &unread) == 0 && unread > 0)) { /* it has just begun to speak */
+            best.client->look = true;
+            cp_client_release(best.client);
+            continue;
+        }
+        cp_metric_add(CP_M_HTTP_SHED, 1);
+        cp_client_close(best.client);
+        return true;
+    }
+    return false;
+}
