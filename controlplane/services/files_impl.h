@@ -19,6 +19,10 @@ int cp_where_parent(const cp_where *w, const cp_split *split, bool parents);
 /* The folder at path, created with its parents where missing. O_PATH fd or -1 with errno. */
 int cp_where_mkdirs(const cp_where *w, const char *path);
 
+/* The bits of a mode that the kernel leaves to a file created in the folder: those of its default ACL, or else of the
+ * umask. 0 or -1 with errno. */
+int cp_dir_mode(int dir, mode_t *allowed);
+
 /* The one mapping of errno to codes. "EACCES: permission denied, open '/path'", as libuv says it. */
 int cp_file_fail(cp_err *err, int sys, const char *call, const char *path);
 

@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 enum { MAX_LINKS = 40 }; /* as the kernel's own limit, path_resolution(7) */
+/* Of a file that is being written. Whoever may not read it in the end must not read it before; and whoever has opened
+ * it keeps it, so that to narrow the mode afterwards would be too late. */
+enum { PRIVATE = 0600 };
 
 static int next_hop(cp_where *at, const cp_split *split, const char *link) {
     char text[CP_PATH_MAX];
@@ -51,7 +54,7 @@ static int create_temp(cp_stage *s) {
     cp_temp_name(s->temp);
     /* For those who watch the folder (cp_watch_staged): a rename does not tell whether there was a file before. */
     if (s->exists) memcpy(strrchr(s->temp, '.'), ".mod", 4);
-    s->fd = openat(s->dir, s->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    s->fd = openat(s->dir, s->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, PRIVATE);
     if (s->fd < 0) s->temp[0] = 0;
     return s->fd < 0 ? -1 : 0;
 }
@@ -85,7 +88,7 @@ int cp_stage_open_as(cp_stage *s, const cp_where *w, const char *temp, bool crea
     if (create && stage_begin(s, w, true, err) < 0) return -1;
     if (!create && find_target(s, w, false) < 0) return cp_file_fail(err, errno, "open", w->full);
     s->exists = fstatat(s->dir, s->name, &s->old, AT_SYMLINK_NOFOLLOW) == 0;
-    s->fd = openat(s->dir, temp, flags, 0666);
+    s->fd = openat(s->dir, temp, flags, PRIVATE);
     if (s->fd < 0) return cp_file_fail(err, errno, "open", w->full);
     snprintf(s->temp, sizeof s->temp, "%s", temp);
     return 0;
@@ -102,9 +105,20 @@ static int give(int fd, int64_t mode, int64_t uid, int64_t gid) {
     return mode >= 0 ? fchmod(fd, (mode_t)mode) : 0;
 }
 
+/* The mode of a new file for which none was asked: the one it would have been created with. *mode -1: it is not as
+ * we made it, since its file system has its own idea of modes, or somebody was faster. Then it stays so. */
+static int default_mode(int dir, int fd, int64_t *mode) {
+    struct stat st;
+    mode_t allowed;
+    if (cp_dir_mode(dir, &allowed) < 0 || fstat(fd, &st) < 0) return -1;
+    *mode = (st.st_mode & 07777) == (PRIVATE & allowed) ? (int64_t)(0666 & allowed) : -1;
+    return 0;
+}
+
 /* What the new file takes over from the old one. A change of owner that is not ours to make: -1/EPERM. */
 static int take_over(cp_stage *s, const cp_owner *o) {
     cp_owner want = *o;
+    if (!s->exists && want.mode < 0 && default_mode(s->dir, s->fd, &want.mode) < 0) return -1;
     if (s->exists) {
         if (want.mode < 0) want.mode = s->old.st_mode & 07777;
         if (want.uid < 0 && s->old.st_uid != cp_act_uid()) want.uid = s->old.st_uid;
@@ -161,32 +175,45 @@ static int replace(const cp_where *w, const cp_write_spec *spec) {
     return 1;
 }
 
-static int fill(int fd, const cp_write_spec *spec, bool regular) {
-    if (regular && !spec->append && ftruncate(fd, 0) < 0) return -1;
-    if (cp_write_all(fd, spec->data.p, spec->data.n) < 0) return -1;
-    return give(fd, spec->owner.mode, spec->owner.uid, spec->owner.gid);
+/* Who may not read the new content must not be able to open the file once it is there. */
+static int narrow(int fd, const struct stat *st, int64_t mode) {
+    mode_t old = st->st_mode & 07777;
+    if (mode < 0 || (old & (mode_t)mode) == old) return 0;
+    return fchmod(fd, old & (mode_t)mode);
+}
+
+static int fill(int fd, const cp_write_spec *spec, const struct stat *st) {
+    if (narrow(fd, st, spec->owner.mode) < 0) return -1;
+    if (S_ISREG(st->st_mode) && !spec->append && ftruncate(fd, 0) < 0) return -1;
+    return cp_write_all(fd, spec->data.p, spec->data.n);
+}
+
+/* A file that was not there, also one that a link leads to. Nothing of it stays when it fails. */
+static int fill_new(cp_stage *s, const cp_write_spec *spec) {
+    struct stat st;
+    cp_owner want = spec->owner;
+    if (fstat(s->fd, &st) == 0 && fill(s->fd, spec, &st) == 0 &&
+        (want.mode >= 0 || default_mode(s->dir, s->fd, &want.mode) == 0) &&
+        give(s->fd, want.mode, want.uid, want.gid) == 0)
+        return 0;
+    int sys = errno;
+    unlinkat(s->dir, s->name, 0);
+    return errno = sys, -1;
 }
 
 static int in_place(const cp_where *w, const cp_write_spec *spec) {
     struct stat st;
-    /* O_NONBLOCK: a pipe nobody reads is an error, not a wait. O_EXCL tells whether a leftover would be ours; it does
-     * not go through links, so a link to nowhere comes to the second call. */
+    cp_autostage cp_stage s = CP_STAGE_EMPTY;
+    /* O_NONBLOCK: a pipe nobody reads is an error, not a wait. */
     int flags = O_WRONLY | O_NONBLOCK | (spec->append ? O_APPEND : 0);
-    bool created = true;
-    cp_autofd int fd = cp_where_open(w, w->path, flags | O_CREAT | O_EXCL, 0666);
-    if (fd < 0 && errno == EEXIST) {
-        created = false;
-        fd = cp_where_open(w, w->path, flags | O_CREAT, 0666);
-    }
-    if (fd < 0 || fstat(fd, &st) < 0) return -1;
-    if (fill(fd, spec, S_ISREG(st.st_mode)) == 0) return 0;
-    int sys = errno;
-    cp_split split;
-    if (created && cp_path_split(w->path, &split) == 0) {
-        cp_autofd int dir = cp_where_parent(w, &split, false);
-        if (dir >= 0) unlinkat(dir, split.name, 0);
-    }
-    return errno = sys, -1;
+    if (find_target(&s, w, false) == 0)
+        s.fd = openat(s.dir, s.name, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, PRIVATE);
+    if (s.fd >= 0) return fill_new(&s, spec);
+    /* What is there is opened by its path: a link of /proc leads to a file that its text does not name. O_CREAT for the
+     * checks that the kernel then makes in a folder for all (fs.protected_regular). */
+    cp_autofd int fd = cp_where_open(w, w->path, flags | O_CREAT, PRIVATE);
+    if (fd < 0 || fstat(fd, &st) < 0 || fill(fd, spec, &st) < 0) return -1;
+    return give(fd, spec->owner.mode, spec->owner.uid, spec->owner.gid);
 }
 
 static int make_parents(const cp_where *w) {

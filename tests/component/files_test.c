@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/xattr.h>
 #include <time.h>
 
 static void write_then_read_text(void **state) {
@@ -245,6 +246,33 @@ static void write_errors(void **state) {
     assert_string_equal(fx_str("context.validationErrors.0.field"), "content");
     assert_int_equal(fx_post("/api/write", "{\"path\":\"@/x\",\"content\":\"\",\"mode\":\"0999\"}"), 400);
     assert_false(fx_there("x"));
+}
+
+/* X23: a new file is made private and widened at the end; the folder's default ACL says how far. */
+static void default_acl(void **state) {
+    (void)state;
+    enum { USER = 1, GROUP = 4, MASK = 16, OTHER = 32 };
+    static const struct acl {
+        uint32_t version;
+        struct {
+            uint16_t tag, perm;
+            uint32_t id;
+        } e[4];
+    } plain = {2, {{USER, 6, ~0u}, {GROUP, 6, ~0u}, {OTHER, 4, ~0u}}},
+      mask = {2, {{USER, 7, ~0u}, {GROUP, 7, ~0u}, {MASK, 4, ~0u}, {OTHER, 0, ~0u}}};
+    static const char *const how[] = {"", ",\"atomic\":false", ",\"append\":true"};
+    assert_int_equal(mkdir(fx_path("acl"), 0755), 0);
+    for (int k = 0; k < 2; k++) {
+        const struct acl *acl = k ? &mask : &plain;
+        if (setxattr(fx_path("acl"), "system.posix_acl_default", acl, k ? 36 : 28, 0) < 0 && errno == EOPNOTSUPP)
+            skip();
+        for (size_t i = 0; i < 3; i++) {
+            char name[32];
+            snprintf(name, sizeof name, "acl/%d-%zu", k, i);
+            assert_int_equal(fx_post("/api/write", "{\"path\":\"@/%s\",\"content\":\"x\"%s}", name, how[i]), 200);
+            assert_int_equal(fx_mode(name), k ? 0640 : 0664);
+        }
+    }
 }
 
 /* B084 */
@@ -571,6 +599,7 @@ int main(void) {
         T(write_creates_parents_and_truncates),
         T(write_errors),
         T(modes_and_owners),
+        T(default_acl),
         T(write_keeps_what_the_target_is),
         T(a_failed_write_leaves_nothing),
         T(delete_answers),

@@ -2,13 +2,13 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after } from 'node:test';
 import { ASAN, OFF, group, memory } from '../lib/door.mjs';
-import { serverPid } from '../lib/server.mjs';
+import { serverPid, until } from '../lib/server.mjs';
 
 const DEEP = 3000;
 // Trees like these take a disk its time.
@@ -130,7 +130,76 @@ group('long lists', { workspace: path.join(fast, 'lists') }, ({ both, plain }) =
   });
 });
 
-group('what others may read', {}, ({ plain }) => {
+const bits = async p => ((await stat(p)).mode & 0o7777).toString(8);
+const staged = async dir => (await readdir(dir)).filter(n => n.startsWith('.conflux-'));
+// Not the usual one: a mode that is merely built in would show.
+const masked = { prefix: ['sh', '-c', 'umask 027; exec "$@"', 'sh'] };
+// Begins a PUT, holds it half-way, looks at the file that is being written, and ends it.
+async function putSlowly(s, file, query, look) {
+  const half = Buffer.alloc(256 * 1024, 'x');
+  const req = http.request(`${s.base}/api/files/raw?path=${encodeURIComponent(file)}${query}`, { method: 'PUT', agent: false, headers: { 'Content-Length': 2 * half.length } });
+  const answer = once(req, 'response');
+  req.write(half);
+  const temp = await until(async () => {
+    for (const n of await staged(path.dirname(file))) if ((await stat(path.join(path.dirname(file), n))).size > 0) return path.join(path.dirname(file), n);
+  }, 'a temporary file with content');
+  await look(temp);
+  req.end(half);
+  const [res] = await answer;
+  res.resume();
+  assert.equal(res.statusCode, 200);
+}
+
+group('what others may read', masked, ({ both, plain }) => {
+  plain('X23', 'a file is for its owner alone while PUT writes it, and then as it was asked for, as it was, or as the umask says', async s => {
+    const dir = `${s.workspace}/put`;
+    await mkdir(dir);
+    await writeFile(`${dir}/old`, 'old', { mode: 0o600 });
+    await writeFile(`${dir}/wide`, 'old');
+    await chmod(`${dir}/wide`, 0o664);
+    for (const [name, query, after] of [['asked', '&mode=0600', '600'], ['more', '&mode=0644', '644'], ['old', '', '600'], ['wide', '', '664'], ['wide', '&mode=0600', '600'], ['new', '', '640']]) {
+      await putSlowly(s, `${dir}/${name}`, query, async temp => assert.equal(await bits(temp), '600', name + query));
+      assert.equal(await bits(`${dir}/${name}`), after, name + query);
+    }
+    assert.deepEqual(await staged(dir), []);
+  });
+
+  both('X23', 'an upload in pieces is for its owner alone until it is whole', async (d, s) => {
+    const dir = `${s.workspace}/pieces-${d.name}`;
+    await mkdir(dir);
+    await writeFile(`${dir}/old`, 'old', { mode: 0o600 });
+    for (const [name, more, after] of [['asked', { mode: '0600' }, '600'], ['old', {}, '600'], ['new', {}, '640']]) {
+      const piece = async rest => {
+        const r = await d.post('/api/write', { path: `${dir}/${name}`, uploadId: `x23-${d.name}-${name}`, ...rest });
+        assert.equal(r.status, 200, JSON.stringify(r.body));
+      };
+      await piece({ content: 'one', offset: 0 });
+      const [temp] = await staged(dir);
+      assert.equal(await bits(path.join(dir, temp)), '600', name);
+      await piece({ content: 'two', offset: 3, final: true, ...more });
+      assert.deepEqual([await readFile(`${dir}/${name}`, 'utf8'), await bits(`${dir}/${name}`)], ['onetwo', after], name);
+    }
+  });
+
+  both('X23', 'write: a new file as the umask says, also in place, by append and through a link to nowhere; a copy as it was', async (d, s) => {
+    const dir = `${s.workspace}/write-${d.name}`;
+    await mkdir(dir);
+    await symlink('nowhere', `${dir}/link`);
+    for (const [name, more, after] of [['a', {}, '640'], ['b', { atomic: false }, '640'], ['c', { append: true }, '640'], ['link', { atomic: false }, '640'],
+      ['d', { atomic: false, mode: '0666' }, '666'], ['d', { atomic: false }, '666'], ['d', { atomic: false, mode: '0600' }, '600'], ['d', { append: true, mode: '0644' }, '644']]) {
+      const r = await d.post('/api/write', { path: `${dir}/${name}`, content: 'x', ...more });
+      assert.equal(r.status, 200, JSON.stringify(r.body));
+      assert.equal(await bits(`${dir}/${name}`), after, name + JSON.stringify(more));
+    }
+    assert.equal(await readFile(`${dir}/nowhere`, 'utf8'), 'x');
+    assert.equal(await readFile(`${dir}/d`, 'utf8'), 'xx');
+    for (const [name, mode, after] of [['a', 0o666, '640'], ['b', 0o600, '600']]) {
+      await chmod(`${dir}/${name}`, mode);
+      assert.equal((await d.post('/api/files/copy', { source: `${dir}/${name}`, destination: `${dir}/${name}-copy` })).status, 200);
+      assert.equal(await bits(`${dir}/${name}-copy`), after, name);
+    }
+  });
+
   plain('X23', 'the registry is for our own user alone', async s => {
     for (const name of (await readdir(path.join(s.dir, 'state'))).filter(n => n.startsWith('registry.db')))
       assert.equal((await stat(path.join(s.dir, 'state', name))).mode & 0o777, 0o600, name);
