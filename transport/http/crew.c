@@ -9,6 +9,7 @@
  * answer from the loop). A worker takes them in turn, so that neither starves the other, and goes on with the client
  * that he has just served only a few times before he looks at the others. */
 #include "transport/http/http.h"
+#include "transport/http/stack.h"
 
 #include "base/clock.h"
 
@@ -141,6 +142,7 @@ static void park(cp_crew *crew, cp_crewman *w) {
 }
 
 static void come_back(cp_crew *crew, cp_crewman *w) {
+    cp_stack_trim(); /* it may be for long */
     pthread_mutex_lock(&crew->mu);
     if (w->stuck) crew->nstuck--;
     w->stuck = false;

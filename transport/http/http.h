@@ -157,7 +157,7 @@ void cp_client_release(cp_client *c);
 
 /* ---- the crew ---- */
 
-enum { CP_KEEP = 64 * 1024 }; /* scratch memory over this is given back after each request */
+enum { CP_KEEP = 16 * 1024 }; /* scratch memory over this is given back after each request */
 
 /* One of CivetWeb's workers. */
 struct cp_crewman {
@@ -320,6 +320,9 @@ struct cp_server {
     atomic_bool closing;   /* everybody leaves */
     atomic_bool draining;  /* no keep-alive any more */
     unsigned workers;
+    int keep_below; /* a connection with a descriptor from here on is for one request: half of the limit is in use */
+    unsigned soft_open; /* beyond as many clients others wait to be accepted, a little */
+    atomic_bool admit;  /* one of them need not wait any more */
     cp_clients *clients;
     cp_sources *sources;
     cp_crew *crew;

@@ -110,12 +110,28 @@ void cp_listener_rearm(cp_server *srv) {
     if (!atomic_exchange(&srv->listening, true)) (void)arm(srv, EPOLL_CTL_MOD, EPOLLIN);
 }
 
-static void disarm(cp_server *srv, int why) {
-    if (!atomic_exchange(&srv->listening, false)) return;
-    cp_log(CP_LOG_WARN, "http.accept", "nothing can be accepted until something is closed",
-           CP_KVZ("error", strerror(why)));
+static bool disarm(cp_server *srv) {
+    if (!atomic_exchange(&srv->listening, false)) return false;
     (void)arm(srv, EPOLL_CTL_MOD, 0);
     cp_sweep_wake(srv); /* it may be somebody else who closes something: it tries again */
+    return true;
+}
+
+static void out_of_descriptors(cp_server *srv, int why) {
+    if (disarm(srv))
+        cp_log(CP_LOG_WARN, "http.accept", "nothing can be accepted until something is closed",
+               CP_KVZ("error", strerror(why)));
+}
+
+/* Under a low limit of open files many clients at once would leave no descriptor for what they ask for. So they take
+ * turns: they wait in the kernel's queue until somebody else has gone, or until the sweeper lets one more in. Always
+ * false with a limit that is large enough. */
+static bool shall_wait(cp_server *srv) {
+    if (atomic_load(&srv->open) < srv->soft_open || atomic_exchange(&srv->admit, false) || cp_sweep_evict(srv))
+        return false;
+    (void)disarm(srv);
+    if (atomic_load(&srv->open) < srv->soft_open) cp_listener_rearm(srv); /* somebody has gone just now */
+    return true;
 }
 
 static void refuse(int fd) {
@@ -136,7 +152,7 @@ static int accept_one(cp_server *srv, struct sockaddr_storage *peer) {
         fd = accept4(atomic_load(&srv->listener), (struct sockaddr *)peer, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) return fd;
     }
-    disarm(srv, why);
+    out_of_descriptors(srv, why);
     return -1;
 }
 
@@ -162,6 +178,7 @@ static cp_client *begin(cp_server *srv, int fd, cp_source_count *source) {
 
 cp_client *cp_listener_accept(cp_server *srv) {
     struct sockaddr_storage peer;
+    if (shall_wait(srv)) return NULL;
     cp_autofd int fd = accept_one(srv, &peer);
     if (fd < 0) return NULL;
     const cp_config *cfg = srv->t->config;

@@ -141,7 +141,7 @@ bool cp_send_more(cp_client *c) {
 /* ---- the first attempt ---- */
 
 static bool keeps_alive(const cp_client *c, const cp_reply_to *to, const cp_result *res) {
-    return to->keep_alive && !c->last && c->body.ended && !(res->source && !to->http11) &&
+    return to->keep_alive && !c->last && c->fd < c->srv->keep_below && c->body.ended && !(res->source && !to->http11) &&
            !atomic_load_explicit(&c->srv->draining, memory_order_relaxed);
 }
 

@@ -1,9 +1,11 @@
 /* Opening, draining and closing of the HTTP side. */
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -14,6 +16,16 @@ static void forget(cp_transport *t, int fd) {
     if (!t->server) return;
     cp_client *c = cp_clients_at(t->server->clients, fd);
     if (c) cp_client_forget(c);
+}
+
+enum { ITS_OWN = 30, FEWEST = 8 };
+
+/* Idle connections must not take the descriptors that commands need. The kernel gives the lowest free number, so a high
+ * one says that many are in use. */
+static int half_of_descriptors(void) {
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur > INT_MAX) return INT_MAX;
+    return (int)(r.rlim_cur / 2);
 }
 
 static unsigned processors(void) {
@@ -56,6 +68,8 @@ int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err)
     srv->t = t;
     srv->gate.config = t->config;
     srv->workers = (unsigned)t->config->http_workers;
+    srv->keep_below = half_of_descriptors();
+    srv->soft_open = srv->keep_below > FEWEST + ITS_OWN ? (unsigned)(srv->keep_below - ITS_OWN) : FEWEST;
     srv->epoll = srv->wake = -1;
     atomic_store(&srv->listener, -1);
     if (open_parts(srv, port, err) < 0) {

@@ -90,6 +90,7 @@ static uint64_t stall_check_ms(const cp_http_stream *c) {
 }
 
 static void client_close(cp_http_stream *c) {
+    cp_metric_add(CP_M_HTTP_STREAMS, -1);
     cp_client_close(c->client);
     cp_lasting_give(c->srv);
 }
@@ -101,6 +102,7 @@ static cp_http_stream *stream_new(cp_client *client, const cp_reply_to *to) {
     c->srv = srv;
     c->client = client;
     c->fd = client->fd;
+    cp_metric_add(CP_M_HTTP_STREAMS, 1);
     cp_client_lend(client);
     if (cp_io_add(loop, &c->io, c->fd, EPOLLRDHUP, on_io) < 0) {
         client_close(c);

@@ -54,6 +54,7 @@ static void on_tick(cp_timer *t) {
     cp_server *srv = CP_CONTAINER(t, cp_server, sweep);
     uint64_t now = cp_now_ms();
     cp_clients_each(srv->clients, look, &now);
+    atomic_store(&srv->admit, true);
     cp_listener_rearm(srv);
     atomic_store(&srv->sweep_posted, false); /* before the look: who comes later posts again */
     if (atomic_load(&srv->open) && !atomic_exchange(&srv->sweep_posted, true))

@@ -13,7 +13,7 @@ const gauge = (text, name) => Number(new RegExp(`^${name} (\\d+)`, 'm').exec(tex
 // Streams that the server has open: a stream over HTTP is a connection that lasts.
 const streams = async c => {
   const metrics = await (await c.transport.fetch('/metrics')).text();
-  return gauge(metrics, 'conflux_connections') - gauge(metrics, 'conflux_websockets') + await pending(c, '/api/process/{id}/stream');
+  return gauge(metrics, 'conflux_http_streams') + await pending(c, '/api/process/{id}/stream');
 };
 const closed = url => new Promise(resolve => { // a port where nobody listens
   const server = net.createServer().listen(0, '127.0.0.1', () => { const { port } = server.address(); server.close(() => resolve(`${url}${port}`)); });
