@@ -31,7 +31,6 @@ typedef struct exchange {
     cp_body_stream stream;
     cp_reply_to to;
     uint64_t began_us;
-    int status; /* of the reply; for the log */
 } exchange;
 
 enum {
@@ -45,8 +44,16 @@ enum {
 
 /* ---- answering ---- */
 
+/* Before the reply goes out: with it the client may become somebody else's, and its buffer, which the head lies in. */
+static void log_request(const exchange *x, int status) {
+    if (!cp_log_on(CP_LOG_DEBUG)) return;
+    cp_log(CP_LOG_DEBUG, "http.request", "served", CP_KVS("method", x->head->method_name),
+           CP_KVS("path", x->head->target), CP_KVI("status", status), CP_KVI("us", cp_now_us() - x->began_us),
+           CP_KVI("request", x->req.trace), CP_KVS("trace_id", x->req.trace_id));
+}
+
 static void answer(exchange *x, cp_result *res) {
-    x->status = res->status;
+    log_request(x, res->status);
     x->w->client = cp_send_reply(x->c, &x->to, res, &x->w->out) ? x->c : NULL;
 }
 
@@ -289,7 +296,7 @@ static void upgrade(exchange *x, const cp_ws_request *rq, const cp_ws_endpoint *
         refuse(x, &err);
     } else {
         int fd = x->c->fd;
-        x->status = 101;
+        log_request(x, 101);
         cp_buf_clear(out);
         cp_ws_accept_head(out, &v, NULL);
         cp_client_lend(x->c);
@@ -344,12 +351,6 @@ static void route(exchange *x) {
     }
 }
 
-static void log_request(const exchange *x) {
-    cp_log(CP_LOG_DEBUG, "http.request", "served", CP_KVS("method", x->head->method_name),
-           CP_KVS("path", x->head->target), CP_KVI("status", x->status), CP_KVI("us", cp_now_us() - x->began_us),
-           CP_KVI("request", x->req.trace), CP_KVS("trace_id", x->req.trace_id));
-}
-
 void cp_request_serve(cp_crewman *w, const struct mg_request_info *ri) {
     exchange x;
     cp_err err;
@@ -373,7 +374,6 @@ void cp_request_serve(cp_crewman *w, const struct mg_request_info *ri) {
         x.c->judged = true;
         route(&x);
     }
-    if (cp_log_on(CP_LOG_DEBUG) && x.status) log_request(&x);
     cp_buf_reset(&w->out, CP_KEEP);
 }
 
