@@ -261,6 +261,55 @@ static void shutting_down_answers_what_waits(void **state) {
     close(parked), close(idle), close(stream);
 }
 
+/* ---- workers that are woken ---- */
+
+static cp_reply *_Atomic both[2];
+
+static void answer_both_fn(void *arg) {
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        cp_result res = {.status = 200};
+        cp_reply_send(both[i], &res);
+    }
+}
+
+static int answers_to_end(int fd) {
+    cp_autobuf cp_buf b = {0};
+    int n = 0;
+    while (more(fd, &b)) continue;
+    for (const char *p = b.p, *end = b.p + b.n; (p = memmem(p, (size_t)(end - p), "HTTP/1.1 200", 12)); p++) n++;
+    return n;
+}
+
+/* Two clients whose parked requests are answered together have each sent another behind it. Two workers are awake, and
+ * one may take the call for both: he is at the first one's until the second one's is served, too. */
+static void clients_offered_together_are_served_together(void **state) {
+    fixture *f = *state;
+    for (int round = 0; round < 50; round++) {
+        int fds[2], pipes[2];
+        assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+        blocked_on = pipes[0];
+        seen_calls = 0;
+        for (int i = 0; i < 2; i++) {
+            fds[i] = dial(f);
+            put(fds[i], "POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}GET /blocks HTTP/1.1\r\n" H "\r\n");
+            WAIT_FOR(seen_calls == i + 1 && held_reply);
+            both[i] = held_reply;
+            held_reply = NULL;
+        }
+        run_on_loop(f, answer_both_fn, NULL);
+        WAIT_FOR(seen_calls == 4);
+        close(pipes[1]);
+        for (int i = 0; i < 2; i++) {
+            shutdown(fds[i], SHUT_WR);
+            assert_int_equal(answers_to_end(fds[i]), 2);
+            close(fds[i]);
+        }
+        WAIT_FOR(atomic_load(&f->t.server->open) == 0);
+        close(pipes[0]);
+    }
+}
+
 #define T(fn) cmocka_unit_test_setup(fn, fx_again)
 int main(void) {
     const struct CMUnitTest plain[] = {
@@ -278,6 +327,7 @@ int main(void) {
         T(a_long_stream_reaches_a_slow_reader),
         T(a_stream_notices_its_client_leave),
         T(a_parked_route_may_stream),
+        T(clients_offered_together_are_served_together),
     };
     const struct CMUnitTest shutdown[] = {
         cmocka_unit_test_setup(shutting_down_answers_what_waits, fx_up),

@@ -186,6 +186,8 @@ void cp_crew_offer(cp_server *srv, cp_client *c) {
     (void)!write(srv->wake, &(uint64_t){1}, sizeof(uint64_t));
 }
 
+/* Clients that are offered together may wake but one worker, who may be long at the first of them: whoever takes one
+ * and leaves others behind wakes the next. */
 static cp_client *take_ready(cp_crew *crew) {
     if (!atomic_load(&crew->nready)) return NULL;
     pthread_mutex_lock(&crew->mu);
@@ -196,6 +198,8 @@ static cp_client *take_ready(cp_crew *crew) {
         atomic_fetch_sub(&crew->nready, 1);
     }
     pthread_mutex_unlock(&crew->mu);
+    if (c && atomic_load(&crew->nready) && atomic_load(&crew->waiting))
+        (void)!write(crew->srv->wake, &(uint64_t){1}, sizeof(uint64_t));
     return c;
 }
 
@@ -203,8 +207,8 @@ static cp_client *take_ready(cp_crew *crew) {
 static cp_client *take_event(cp_crew *crew) {
     cp_server *srv = crew->srv;
     struct epoll_event ev;
+    atomic_fetch_add(&crew->waiting, 1); /* before the look: who leaves a client behind sees it, or is seen */
     int wait = atomic_load(&crew->nready) ? 0 : -1;
-    atomic_fetch_add(&crew->waiting, 1);
     int n = epoll_wait(srv->epoll, &ev, 1, wait);
     if (atomic_fetch_sub(&crew->waiting, 1) == 1 && !atomic_load(&crew->looking)) {
         pthread_mutex_lock(&crew->mu);
