@@ -110,9 +110,10 @@ void cp_listener_rearm(cp_server *srv) {
     if (!atomic_exchange(&srv->listening, true)) (void)arm(srv, EPOLL_CTL_MOD, EPOLLIN);
 }
 
+/* `listening` is cleared last: who rearms sets it first, so that it never says true of a watcher that is disarmed. */
 static bool disarm(cp_server *srv) {
-    if (!atomic_exchange(&srv->listening, false)) return false;
     (void)arm(srv, EPOLL_CTL_MOD, 0);
+    if (!atomic_exchange(&srv->listening, false)) return false;
     cp_sweep_wake(srv); /* it may be somebody else who closes something: it tries again */
     return true;
 }

@@ -55,8 +55,8 @@ static void on_tick(cp_timer *t) {
     uint64_t now = cp_now_ms();
     cp_clients_each(srv->clients, look, &now);
     atomic_store(&srv->admit, true);
-    cp_listener_rearm(srv);
     atomic_store(&srv->sweep_posted, false); /* before the look: who comes later posts again */
+    cp_listener_rearm(srv);
     if (atomic_load(&srv->open) && !atomic_exchange(&srv->sweep_posted, true))
         cp_timer_start(srv->t->loop, t, interval(srv), on_tick);
 }
@@ -67,7 +67,7 @@ static void begin(cp_task *task) {
 }
 
 void cp_sweep_wake(cp_server *srv) {
-    if (atomic_load_explicit(&srv->sweep_posted, memory_order_relaxed)) return;
+    if (atomic_load_explicit(&srv->sweep_posted, memory_order_relaxed) || atomic_load(&srv->closing)) return;
     if (!atomic_exchange(&srv->sweep_posted, true)) cp_loop_post(srv->t->loop, &srv->sweep_task, begin);
 }
 
