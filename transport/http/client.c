@@ -220,7 +220,8 @@ void cp_client_close(cp_client *c) {
 }
 
 void cp_client_end(cp_client *c) {
-    bool read_all = c->in.n == c->at && !c->look && (!c->judged || c->body.ended);
+    bool read_all =
+        c->in.n == c->at && !c->look && (!c->judged || c->body.ended) && !(atomic_load(&c->state) & CP_STATE_AGAIN);
     shutdown(c->fd, SHUT_WR);
     let_go(c);
     if (read_all) {

@@ -28,11 +28,15 @@ void cp_sending_free(cp_sending *s) {
     free(s);
 }
 
+static struct iovec rest_of(cp_str s, size_t at) {
+    if (at == s.n) return (struct iovec){0}; /* it may be NULL */
+    return (struct iovec){(void *)(uintptr_t)(s.p + at), s.n - at};
+}
+
 /* Head and body in one system call. 1: all of it; 0: the socket takes nothing more for now; -1: it is broken. */
 static int push_bytes(int fd, cp_str head, size_t *head_at, cp_str body, size_t *body_at) {
     while (*head_at < head.n || *body_at < body.n) {
-        struct iovec v[2] = {{(void *)(uintptr_t)(head.p + *head_at), head.n - *head_at},
-                             {(void *)(uintptr_t)(body.p + *body_at), body.n - *body_at}};
+        struct iovec v[2] = {rest_of(head, *head_at), rest_of(body, *body_at)};
         struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
         ssize_t k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (k < 0 && errno == EINTR) continue;

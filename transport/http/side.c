@@ -198,6 +198,10 @@ void cp_side_free(cp_side *side) {
     cp_timer_stop(side->srv->t->loop, &side->timer);
     cp_loop_once(side->srv->t->loop, 0); /* the last ones' done, and a watch that was asked for */
     cp_timer_stop(side->srv->t->loop, &side->timer);
+    for (job *j = side->jobs, *next; j; j = next) { /* nobody began with them: their clients are closed with the rest */
+        next = j->next;
+        job_free(j);
+    }
     pthread_mutex_destroy(&side->mu);
     free(side);
 }
