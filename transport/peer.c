@@ -79,9 +79,9 @@ static int owner(int nl, const ends *e, uid_t *uid) {
     if (send(nl, &ask, sizeof ask, 0) != (ssize_t)sizeof ask) return -1;
     _Alignas(struct nlmsghdr) char answer[4096];
     ssize_t n = recv(nl, answer, sizeof answer, 0);
-    const struct nlmsghdr *h = (const void *)answer;
+    struct nlmsghdr *h = (void *)answer; /* NLMSG_DATA casts its const away */
     if (n < (ssize_t)sizeof *h || !NLMSG_OK(h, (size_t)n)) return -1;
-    if (h->nlmsg_type == NLMSG_ERROR) return ((const struct nlmsgerr *)NLMSG_DATA(h))->error == -ENOENT ? 0 : -1;
+    if (h->nlmsg_type == NLMSG_ERROR) return ((struct nlmsgerr *)NLMSG_DATA(h))->error == -ENOENT ? 0 : -1;
     if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY) return -1;
     const struct inet_diag_msg *m = NLMSG_DATA(h);
     *uid = m->idiag_uid;

@@ -306,8 +306,9 @@ void cp_sweep_wake(cp_server *srv);
 void cp_sweep_stop(cp_server *srv);
 /* Loop: ends clients that have nothing under way; those that have sent something are served. */
 void cp_sweep_idle(cp_server *srv);
-/* Any thread, short of room: ends the client that has been idle longest, of the address that has the most. */
-bool cp_sweep_evict(cp_server *srv);
+/* Any thread, short of room: ends the client that has been idle longest, of the address that has the most. idle_ms: who
+ * has been so for less is spared: he may be about to speak. */
+bool cp_sweep_evict(cp_server *srv, uint64_t idle_ms);
 
 /* ---- the whole ---- */
 

@@ -21,7 +21,7 @@
 #include "base/work.h"
 #include "transport/http/http.h"
 
-enum { BACKLOG = 4096, EXTRA = 64 /* connections beyond the limit, for a request each */ };
+enum { BACKLOG = 4096, SPARED_MS = 1000, EXTRA = 64 /* connections beyond the limit, for a request each */ };
 
 /* ---- opening ---- */
 
@@ -128,7 +128,8 @@ static void out_of_descriptors(cp_server *srv, int why) {
  * turns: they wait in the kernel's queue until somebody else has gone, or until the sweeper lets one more in. Always
  * false with a limit that is large enough. */
 static bool shall_wait(cp_server *srv) {
-    if (atomic_load(&srv->open) < srv->soft_open || atomic_exchange(&srv->admit, false) || cp_sweep_evict(srv))
+    if (atomic_load(&srv->open) < srv->soft_open || atomic_exchange(&srv->admit, false) ||
+        cp_sweep_evict(srv, SPARED_MS))
         return false;
     (void)disarm(srv);
     if (atomic_load(&srv->open) < srv->soft_open) cp_listener_rearm(srv); /* somebody has gone just now */
@@ -149,7 +150,7 @@ static int accept_one(cp_server *srv, struct sockaddr_storage *peer) {
     int fd = accept4(atomic_load(&srv->listener), (struct sockaddr *)peer, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0 || !(cp_no_fd(errno) || errno == ENOMEM || errno == ENOBUFS)) return fd;
     int why = errno;
-    if (cp_sweep_evict(srv)) {
+    if (cp_sweep_evict(srv, 0)) {
         fd = accept4(atomic_load(&srv->listener), (struct sockaddr *)peer, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) return fd;
     }
@@ -184,7 +185,7 @@ cp_client *cp_listener_accept(cp_server *srv) {
     if (fd < 0) return NULL;
     const cp_config *cfg = srv->t->config;
     unsigned most = (unsigned)cfg->max_connections, open = atomic_fetch_add(&srv->open, 1);
-    bool over = open >= most && !cp_sweep_evict(srv);
+    bool over = open >= most && !cp_sweep_evict(srv, 0);
     cp_source_count *source =
         open < most + EXTRA ? cp_source_add(srv->sources, &peer, (unsigned)cfg->source_connections) : NULL;
     cp_client *c = source ? begin(srv, fd, source) : NULL;

@@ -38,9 +38,10 @@ typedef struct cp_residents {
     struct mg_context *mg;
     pthread_mutex_t mu; /* guards all below */
     pthread_cond_t proved_cond;
-    int door;  /* CivetWeb's listening descriptor: ours to put things under */
-    int quiet; /* eventfd under it while it is closed */
-    int knock; /* the Unix socket while it is open; -1 */
+    int door;   /* CivetWeb's listening descriptor: ours to put things under */
+    int quiet;  /* eventfd under it while it is closed */
+    int knock;  /* the Unix socket while it is open; -1 */
+    int before; /* what was under the door before; -1 */
     struct sockaddr_un addr;
     socklen_t addr_n;
     unsigned proved, awaited; /* residents that work; that have been begun */
@@ -59,30 +60,41 @@ static cp_crewman *man_of(const struct mg_connection *conn) { return mg_get_thre
 
 /* ---- the door ---- */
 
-/* CivetWeb polls the number, and a poll that sleeps on the old file never hears of the new one: it looks at the new
- * file when it is woken, but waits on the old one. So the old file is made to end every poll at once, from before the
- * change on: a socket by a shutdown, the eventfd by a count that nobody takes. */
-static int put_under(int door, int fd) {
-    if (shutdown(door, SHUT_RDWR) < 0 && errno == ENOTSOCK) (void)!write(door, &(uint64_t){1}, sizeof(uint64_t));
-    return dup3(fd, door, O_CLOEXEC) < 0 ? -1 : 0;
+/* Ends a poll that sleeps on this file. */
+static void wake(int fd) {
+    if (fd >= 0 && shutdown(fd, SHUT_RDWR) < 0 && errno == ENOTSOCK) (void)!write(fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
-static int open_door(residents *r) {
-    if (r->knock >= 0) return 0;
+/* CivetWeb polls the number. A poll that is under way sleeps on the file that was there when it began; when it is woken
+ * it looks at the one that is there now, and sleeps on, on the old file, if that has nothing to tell. So whoever wants
+ * it to see the new file has something ready there first, and then both old files are woken: the last, and the one
+ * before, on which it may still be asleep. */
+static int put_under(residents *r, int fd) {
+    cp_autofd int last = fcntl(r->door, F_DUPFD_CLOEXEC, 3);
+    if (last < 0 || dup3(fd, r->door, O_CLOEXEC) < 0) return -1;
+    wake(r->before);
+    wake(last);
+    cp_close(&r->before);
+    r->before = cp_take_fd(&last);
+    return 0;
+}
+
+/* The socket behind the door, not yet under it. */
+static int listen_behind(residents *r) {
     cp_autofd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     r->addr = (struct sockaddr_un){.sun_family = AF_UNIX};
     r->addr_n = sizeof r->addr;
     /* bound to nothing but a family: the kernel chooses an abstract name */
     if (fd < 0 || bind(fd, (struct sockaddr *)&r->addr, sizeof(sa_family_t)) < 0 || listen(fd, 4096) < 0) return -1;
-    if (getsockname(fd, (struct sockaddr *)&r->addr, &r->addr_n) < 0 || put_under(r->door, fd) < 0) return -1;
+    if (getsockname(fd, (struct sockaddr *)&r->addr, &r->addr_n) < 0) return -1;
     r->knock = cp_take_fd(&fd);
-    return 0;
+    return 1;
 }
 
 static void close_door(residents *r) {
     if (r->knock < 0) return;
     (void)!read(r->quiet, &(uint64_t){0}, sizeof(uint64_t));
-    (void)put_under(r->door, r->quiet);
+    (void)put_under(r, r->quiet);
     cp_close(&r->knock);
 }
 
@@ -94,8 +106,9 @@ static int begin_one(residents *r, unsigned index, cp_err *err) {
     cp_autofd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int n = snprintf(hello, sizeof hello, "GET /%016llx%016llx/%u HTTP/1.1\r\nHost: localhost\r\n\r\n",
                      (unsigned long long)r->key[0], (unsigned long long)r->key[1], index);
-    if (fd < 0 || open_door(r) < 0 || connect(fd, (struct sockaddr *)&r->addr, r->addr_n) < 0 ||
-        send(fd, hello, (size_t)n, MSG_NOSIGNAL) != n)
+    int opens = r->knock < 0 ? listen_behind(r) : 0;
+    if (fd < 0 || opens < 0 || connect(fd, (struct sockaddr *)&r->addr, r->addr_n) < 0 ||
+        send(fd, hello, (size_t)n, MSG_NOSIGNAL) != n || (opens && put_under(r, r->knock) < 0))
         return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot connect to our own CivetWeb");
     r->pipes[index] = cp_take_fd(&fd);
     r->awaited++;
@@ -345,7 +358,7 @@ int cp_residents_open(cp_server *srv, cp_err *err) {
     if (fit_threads(srv, err) < 0) return -1;
     residents *r = srv->residents = cp_new(residents);
     r->srv = srv;
-    r->door = r->knock = -1;
+    r->door = r->knock = r->before = -1;
     r->quiet = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->pipes = cp_alloc(srv->workers * sizeof *r->pipes);
     r->men = cp_alloc(srv->workers * sizeof(cp_crewman *));
@@ -375,11 +388,13 @@ void cp_residents_close(cp_server *srv) {
     for (unsigned i = 0; i < srv->workers; i++) cp_close(&r->pipes[i]);
     close_door(r);
     pthread_mutex_unlock(&r->mu);
-    if (r->quiet >= 0) (void)!write(r->quiet, &(uint64_t){1}, sizeof(uint64_t));
+    wake(r->quiet); /* ready, from now on */
+    wake(r->before);
     if (r->mg) mg_stop(r->mg);
     for (unsigned i = 0; i < r->nmen; i++) crewman_free(r->men[i]);
     cp_close(&r->quiet);
     cp_close(&r->knock);
+    cp_close(&r->before);
     pthread_cond_destroy(&r->proved_cond);
     pthread_mutex_destroy(&r->mu);
     free(r->pipes);

@@ -95,6 +95,7 @@ typedef struct choice {
     cp_client *client;
     unsigned of_source;
     uint64_t since;
+    uint64_t before; /* who is idle since later than this is spared */
 } choice;
 
 static void compare(cp_client *c, void *arg) {
@@ -102,13 +103,14 @@ static void compare(cp_client *c, void *arg) {
     if (!rests(c) || atomic_load(&c->phase) != CP_CLIENT_HEAD) return;
     unsigned n = cp_source_now(atomic_load(&c->source));
     uint64_t since = atomic_load_explicit(&c->since, memory_order_relaxed);
+    if (since > best->before) return;
     bool better = !best->client || n > best->of_source || (n == best->of_source && since < best->since);
-    if (better) *best = (choice){c, n, since};
+    if (better) *best = (choice){c, n, since, best->before};
 }
 
-bool cp_sweep_evict(cp_server *srv) {
+bool cp_sweep_evict(cp_server *srv, uint64_t idle_ms) {
     for (int tries = 0; tries < 8; tries++) {
-        choice best = {0};
+        choice best = {.before = cp_now_ms() - idle_ms};
         cp_clients_each(srv->clients, compare, &best);
         if (!best.client) return false;
         if (!cp_client_take(best.client, 0)) continue;
