@@ -168,8 +168,7 @@ static bool comes(int fd, short what) {
 /* From one address after the other: a port is not free again as soon as its connection has ended. */
 static int dial(void) {
     static uint32_t turn;
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001 + turn++ % 200)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     require(fd >= 0, "a socket");
