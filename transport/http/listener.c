@@ -38,6 +38,10 @@ static int resolve(const char *host, struct sockaddr_storage *addr, socklen_t *n
         return cp_fail(err, CP_E_VALIDATION_FAILED, "host \"%s\" is not an address: %s", host, gai_strerror(rc));
     for (a = list; a && a->ai_family != AF_INET;) a = a->ai_next;
     if (!a) a = list; /* a name may be both: IPv4, as users expect of localhost */
+    if (!a || a->ai_addrlen > sizeof *addr) {
+        freeaddrinfo(list);
+        return cp_fail(err, CP_E_VALIDATION_FAILED, "host \"%s\" is not an address", host);
+    }
     memcpy(addr, a->ai_addr, a->ai_addrlen);
     *n = a->ai_addrlen;
     freeaddrinfo(list);
@@ -50,7 +54,7 @@ static void set_port(struct sockaddr_storage *addr, uint16_t port) {
 }
 
 static uint16_t port_of(int fd) {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t n = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &n) < 0) return 0;
     return ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port
@@ -77,7 +81,7 @@ static int arm(cp_server *srv, int op, uint32_t events) {
 }
 
 int cp_listener_open(cp_server *srv, uint16_t port, cp_err *err) {
-    struct sockaddr_storage addr;
+    struct sockaddr_storage addr = {0};
     socklen_t n = 0;
     const char *host = srv->t->config->host;
     if (resolve(host, &addr, &n, err) < 0) return -1;
@@ -196,6 +200,6 @@ cp_client *cp_listener_accept(cp_server *srv) {
         return NULL;
     }
     c->last = over;
-    fd = -1; /* the client's */
+    (void)cp_take_fd(&fd); /* the client's */
     return c;
 }

@@ -28,6 +28,7 @@ typedef struct exchange {
     cp_http_head *head;
     cp_match match;
     cp_request req;
+    cp_err body_err; /* what req.body_err points to */
     cp_body_stream stream;
     cp_reply_to to;
     uint64_t began_us;
@@ -121,13 +122,13 @@ static int common_fields(cp_request *req, cp_err *err) {
     return 0;
 }
 
-/* The body is whole. body_err: storage for what req->body_err points to. */
-static int read_json(exchange *x, yyjson_doc **doc, cp_err *body_err, cp_err *err) {
+/* The body is whole. */
+static int read_json(exchange *x, yyjson_doc **doc, cp_err *err) {
     cp_str text = cp_body_text(x->c);
     if (text.n) {
-        *doc = cp_json_parse(text, body_err);
+        *doc = cp_json_parse(text, &x->body_err);
         if (*doc) x->req.body = yyjson_doc_get_root(*doc);
-        else x->req.body_err = body_err;
+        else x->req.body_err = &x->body_err;
     }
     return common_fields(&x->req, err);
 }
@@ -199,13 +200,13 @@ static void serve_raw(exchange *x) {
 static void serve(exchange *x) {
     const cp_route *route = x->match.route;
     cp_autodoc yyjson_doc *doc = NULL;
-    cp_err err = {0}, body_err;
+    cp_err err = {0};
     if (route->flags & CP_R_RAW_BODY) {
         serve_raw(x);
         return;
     }
     int whole = cp_body_collect(x->c, (uint64_t)x->srv->t->config->max_body, &err);
-    if (whole < 0 || (whole > 0 && read_json(x, &doc, &body_err, &err) < 0)) refuse(x, &err);
+    if (whole < 0 || (whole > 0 && read_json(x, &doc, &err) < 0)) refuse(x, &err);
     else if (whole == 0) await_body(x);
     else if (route->flags & CP_R_LOOP) serve_by_loop(x, &doc);
     else if (route->flags & CP_R_IO) serve_io(x, &doc);

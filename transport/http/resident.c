@@ -291,7 +291,7 @@ static int fit_threads(cp_server *srv, cp_err *err) {
 /* The listening socket on this port, borrowed; -1 when there is none. */
 static int find_listener(uint16_t port) {
     for (int fd = 0; fd < 65536; fd++) {
-        struct sockaddr_in a;
+        struct sockaddr_in a = {0};
         socklen_t n = sizeof a, m = sizeof(int);
         int yes = 0;
         if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &m) == 0 && yes &&
