@@ -17,7 +17,7 @@ typedef struct job {
     cp_work work;
     cp_side *side;
     cp_client *client;
-    bool sends; /* goes on with a reply; else: */
+    /* of a job that serves a request; one that only goes on with a reply has none of it: */
     cp_match match;
     cp_request *req;
     yyjson_doc *doc;
@@ -182,7 +182,6 @@ void cp_side_send(cp_side *side, cp_client *c) {
     job *j = cp_new(job);
     j->side = side;
     j->client = c;
-    j->sends = true;
     job_add(side, j);
     cp_workers_submit_to(side->workers, CP_LANE_FILES, c->id, &j->work, send_on, job_done);
 }
