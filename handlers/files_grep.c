@@ -152,6 +152,7 @@ static bool read_piece(grep *g) {
     cp_buf_reserve(&g->buf, PIECE);
     char *to = g->buf.p + g->buf.n;
     ssize_t n = cp_read_full(g->fd, to, PIECE);
+    if (n < 0) g->scan.skipped++;
     if (n > 0 && memchr(to, 0, (size_t)n)) {
         g->binary++;
         n = -1;
@@ -171,7 +172,8 @@ static bool next_file(grep *g) {
     if (g->single || !cp_walk_next(g->scan.walk, &e)) return false;
     if (!S_ISREG(e.st.st_mode) || !cp_scan_wants(&g->scan, e.relative)) return true;
     cp_autofd int fd = openat(e.dir, e.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) enter_file(g, cp_take_fd(&fd), e.relative);
+    if (fd < 0 || fstat(fd, &st) < 0) g->scan.skipped += errno != ENOENT && errno != ELOOP; /* else it has gone */
+    else if (S_ISREG(st.st_mode)) enter_file(g, cp_take_fd(&fd), e.relative);
     return true;
 }
 

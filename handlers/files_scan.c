@@ -109,7 +109,7 @@ static void put_complete(cp_scan *s, bool truncated) {
     cp_jw_kz(&w, "type", "complete");
     cp_jw_ki64(&w, "matches", s->matches);
     cp_jw_kbool(&w, "truncated", truncated);
-    cp_jw_ku64(&w, "skipped", s->walk ? cp_walk_skipped(s->walk) : 0);
+    cp_jw_ku64(&w, "skipped", s->skipped + (s->walk ? cp_walk_skipped(s->walk) : 0));
     if (s->ops->put_totals) s->ops->put_totals(s, &w);
     cp_jw_end_obj(&w);
     cp_buf_addc(&s->filling, '\n');

@@ -18,7 +18,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS_PER_ROUND = 256, FAR_MS = 1000, FIRST_TIMERS = 64 };
+enum { EVENTS_PER_ROUND = 256, FAR_MS = 1000, FIRST_TIMERS = 64, LATE_MS = 50 };
 
 #if defined(CONFLUX_TURNS) && !defined(CONFLUX_LIBRARY)
 #define MEASURED
@@ -43,6 +43,7 @@ struct slot {
     cp_io *io;
     uint32_t gen;
     uint32_t next_free;
+    bool late; /* the kernel had no memory for the watch: it is tried again */
 };
 
 struct cp_loop {
@@ -54,6 +55,7 @@ struct cp_loop {
 
     struct slot *slots;
     uint32_t nslots, free_head; /* free_head: index + 1 */
+    cp_timer late;              /* active while some watch is late */
 
     cp_timer **heap;
     uint32_t nheap, heap_cap;
@@ -113,24 +115,21 @@ bool cp_loop_here(const cp_loop *l) { return pthread_equal(l->thread, pthread_se
 
 /* ---- watchers ---- */
 
-static bool slots_grow(cp_loop *l) {
+static void slots_grow(cp_loop *l) {
     uint32_t n = l->nslots ? l->nslots * 2 : 64;
-    struct slot *v = realloc(l->slots, n * sizeof *v);
-    if (!v) return false;
-    l->slots = v;
+    l->slots = cp_realloc(l->slots, n * sizeof *l->slots);
     for (uint32_t i = n; i-- > l->nslots;) {
-        v[i] = (struct slot){.next_free = l->free_head};
+        l->slots[i] = (struct slot){.next_free = l->free_head};
         l->free_head = i + 1;
     }
     l->nslots = n;
-    return true;
 }
 
-static bool slot_take(cp_loop *l, uint32_t *out) {
-    if (!l->free_head && !slots_grow(l)) return false;
-    *out = l->free_head - 1;
-    l->free_head = l->slots[*out].next_free;
-    return true;
+static uint32_t slot_take(cp_loop *l) {
+    if (!l->free_head) slots_grow(l);
+    uint32_t i = l->free_head - 1;
+    l->free_head = l->slots[i].next_free;
+    return i;
 }
 
 static void slot_give(cp_loop *l, uint32_t i) {
@@ -144,21 +143,45 @@ static struct epoll_event event_of(const cp_loop *l, uint32_t i, uint32_t events
     return (struct epoll_event){.events = events, .data.u64 = (uint64_t)l->slots[i].gen << 32 | i};
 }
 
-int cp_io_add(cp_loop *l, cp_io *io, int fd, uint32_t events, void (*fn)(cp_io *, uint32_t)) {
-    uint32_t i;
-    if (!slot_take(l, &i)) {
-        errno = ENOMEM;
-        return -1;
-    }
+/* 0; 1: the kernel has no memory for it now, or the user has as many watches as may be; -1 with errno. */
+static int watch(const cp_loop *l, uint32_t i, int fd, uint32_t events) {
     struct epoll_event ev = event_of(l, i, events);
-    if (epoll_ctl(l->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
+    if (epoll_ctl(l->epfd, EPOLL_CTL_ADD, fd, &ev) == 0) return 0;
+    return errno == ENOMEM || errno == ENOSPC ? 1 : -1;
+}
+
+static void add_late(cp_timer *t);
+
+static void wait_to_add(cp_loop *l) {
+#ifdef MEASURED
+    l->late.name = "loop.c:add_late";
+#endif
+    cp_timer_start(l, &l->late, LATE_MS, add_late);
+}
+
+static void add_late(cp_timer *t) {
+    cp_loop *l = CP_CONTAINER(t, cp_loop, late);
+    bool left = false;
+    for (uint32_t i = 0; i < l->nslots; i++) {
+        struct slot *s = &l->slots[i];
+        if (s->late) left |= s->late = watch(l, i, s->io->fd, s->io->events) > 0;
+    }
+    if (left) wait_to_add(l);
+}
+
+int cp_io_add(cp_loop *l, cp_io *io, int fd, uint32_t events, void (*fn)(cp_io *, uint32_t)) {
+    uint32_t i = slot_take(l);
+    int rc = watch(l, i, fd, events);
+    if (rc < 0) {
         int saved = errno;
         slot_give(l, i);
         errno = saved;
         return -1;
     }
     l->slots[i].io = io;
+    l->slots[i].late = rc > 0;
     *io = (cp_io){.fd = fd, .events = events, .fn = fn, .slot = i + 1};
+    if (rc > 0 && !cp_timer_active(&l->late)) wait_to_add(l);
     return 0;
 }
 
@@ -169,14 +192,15 @@ int cp_io_mod(cp_loop *l, cp_io *io, uint32_t events) {
     }
     if (io->events == events) return 0;
     struct epoll_event ev = event_of(l, io->slot - 1, events);
-    if (epoll_ctl(l->epfd, EPOLL_CTL_MOD, io->fd, &ev) < 0) return -1;
+    if (!l->slots[io->slot - 1].late && epoll_ctl(l->epfd, EPOLL_CTL_MOD, io->fd, &ev) < 0) return -1;
     io->events = events;
     return 0;
 }
 
 void cp_io_del(cp_loop *l, cp_io *io) {
     if (!io->slot) return;
-    epoll_ctl(l->epfd, EPOLL_CTL_DEL, io->fd, NULL);
+    if (!l->slots[io->slot - 1].late) epoll_ctl(l->epfd, EPOLL_CTL_DEL, io->fd, NULL);
+    l->slots[io->slot - 1].late = false;
     slot_give(l, io->slot - 1);
     io->slot = 0;
     io->events = 0;

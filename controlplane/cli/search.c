@@ -45,7 +45,7 @@ static int on_event(void *arg, yyjson_val *ev, const conflux_event *raw) {
     s->matches = cli_num(ev, "matches");
     if (yyjson_is_true(yyjson_obj_get(ev, "truncated")))
         cli_warn("there is more: it stopped at %lld (--limit)", (long long)s->matches);
-    if (cli_num(ev, "skipped")) cli_warn("%lld folders could not be read", (long long)cli_num(ev, "skipped"));
+    if (cli_num(ev, "skipped")) cli_warn("%lld files or folders could not be read", (long long)cli_num(ev, "skipped"));
     return CLI_ENOUGH;
 }
 

@@ -5,6 +5,23 @@
 #include "component/config_fixture.h"
 #include "services/files_walk.h"
 
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+
+/* In place of the C library's: what is called `unreadable` meets the errno that a test has set. */
+static const char *unreadable;
+static int refusal;
+
+int openat(int dir, const char *path, int flags, ...) {
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    if (unreadable && strcmp(path, unreadable) == 0) return errno = refusal, -1;
+    return (int)syscall(SYS_openat, dir, path, flags, mode);
+}
+
 static struct {
     cp_reply reply;
     cp_source *src;
@@ -394,6 +411,31 @@ static void long_lines(void **state) {
     free(text);
 }
 
+/* Whoever searches is told that not all has been looked at; what went away meanwhile is nothing to tell. */
+static void what_cannot_be_read_is_counted(void **state) {
+    (void)state;
+    static const struct {
+        int sys;
+        int64_t skipped;
+    } cases[] = {{EMFILE, 1}, {ENFILE, 1}, {ENOMEM, 1}, {EACCES, 1}, {EIO, 1}, {ENOENT, 0}};
+    tree();
+    unreadable = "b.c";
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        refusal = cases[i].sys;
+        ask("/api/files/grep", "\"pattern\":\"needle\"");
+        finish();
+        found("a.c src/deep/c.c src/deep/c.c ");
+        assert_int_equal(total("skipped"), cases[i].skipped);
+    }
+    unreadable = "deep"; /* a folder */
+    refusal = EMFILE;
+    ask("/api/files/search", "\"glob\":\"*.c\"");
+    finish();
+    found("a.c link.c src/b.c ");
+    assert_int_equal(total("skipped"), 1);
+    unreadable = NULL;
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -409,6 +451,7 @@ int main(void) {
         T(line_ends_and_emptiness),
         T(binary_files_are_left),
         T(long_lines),
+        T(what_cannot_be_read_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,10 +17,24 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 static cp_loop *loop;
+
+/* In place of the C library's: the next `refusals` watches are refused, as the kernel does without memory. */
+static int refusals, refusal, tries;
+
+int epoll_ctl(int ep, int op, int fd, struct epoll_event *ev) {
+    tries += op == EPOLL_CTL_ADD;
+    if (op == EPOLL_CTL_ADD && refusals > 0) {
+        refusals--;
+        errno = refusal;
+        return -1;
+    }
+    return (int)syscall(SYS_epoll_ctl, ep, op, fd, ev);
+}
 
 static int set_up(void **state) {
     (void)state;
@@ -118,6 +132,42 @@ static void add_tells_what_epoll_refuses(void **state) {
     cp_autofd int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     assert_int_equal(cp_io_add(loop, &io, file, EPOLLIN, on_io), -1);
     assert_int_equal(errno, EPERM);
+}
+
+static void a_watch_that_the_kernel_refuses_comes_late(void **state) {
+    (void)state;
+    struct watcher a, b;
+    refusals = 3;
+    refusal = ENOMEM;
+    watch(&a);
+    refusal = ENOSPC;
+    watch(&b);
+    assert_int_equal(cp_io_mod(loop, &a.io, 0), 0); /* what is asked of it meanwhile holds when it comes */
+    assert_int_equal(cp_io_mod(loop, &a.io, EPOLLIN), 0);
+    assert_int_equal(cp_write_all(a.w, "x", 1), 0);
+    assert_int_equal(cp_write_all(b.w, "x", 1), 0);
+    run_until(&a.events, 1);
+    run_until(&b.events, 1);
+    assert_int_equal(refusals, 0);
+    assert_int_equal(a.last, EPOLLIN);
+    unwatch(&a);
+    unwatch(&b);
+}
+
+static void a_late_watch_may_be_removed(void **state) {
+    (void)state;
+    struct watcher a, b;
+    refusals = 1;
+    refusal = ENOMEM;
+    watch(&a);
+    unwatch(&a);
+    refusals = 1;
+    watch(&b); /* in the same place */
+    tries = 0;
+    assert_int_equal(cp_write_all(b.w, "x", 1), 0);
+    run_until(&b.events, 1);
+    assert_int_equal(tries, 1);
+    unwatch(&b);
 }
 
 /* Both are ready in one round; whichever comes first removes the other, whose event has been fetched already. */
@@ -447,6 +497,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(events_arrive_and_stop),
         T(add_tells_what_epoll_refuses),
+        T(a_watch_that_the_kernel_refuses_comes_late),
+        T(a_late_watch_may_be_removed),
         T(a_removed_watcher_gets_no_stale_event),
         T(a_watcher_may_remove_itself),
         T(the_table_grows_while_callbacks_run),
