@@ -253,6 +253,7 @@ const forKeeper = new Set(['exec', 'execArgs', 'execId', 'stream', 'process', 's
 // ---- one fault ----
 
 const s = await start({ env: { CONFLUX_FAULTS: control, ...argv.includes('--trace') && { CONFLUX_FAULTS_TRACE: '1' } } });
+if (argv.includes('--trace')) s.child.stderr.on('data', d => process.stderr.write(d));
 const pid = await serverPid(s);
 // Without the eventfds: CivetWeb has one for each worker, and begins workers as it needs them.
 const descriptors = () => Object.values(kindsOf()).reduce((a, b) => a + b, 0);
@@ -356,6 +357,6 @@ try {
 const report = /(?:ERROR: \w+Sanitizer|runtime error)[^]*/.exec(s.stderr);
 if (report) find('all', null, report[0].slice(0, 4000));
 if (s.exited.code !== 0) find('all', null, `ended with ${JSON.stringify(s.exited)}`);
-if (argv.includes('--trace')) process.stderr.write(s.stderr);
+
 console.log(`inject: ${faults} faults${seconds ? `, seed ${seed}` : ''}, ${findings.size} findings`);
 process.exit(findings.size || !faults ? 1 : 0);
