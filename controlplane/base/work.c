@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ typedef struct cp_work_queue {
 
 struct lane {
     cp_workers *pool;
-    pthread_cond_t cond;
+    cp_cond cond;
     queue *first, *last; /* the ring */
     queue *buckets[BUCKETS];
     unsigned waiting, idle, started, most, bound;
@@ -41,7 +42,7 @@ struct lane {
 struct cp_workers {
     cp_loop *loop;
     pthread_mutex_t mu; /* guards all below */
-    pthread_cond_t ended;
+    cp_cond ended;
     struct lane lanes[CP_LANES];
     unsigned threads; /* that have not ended */
     pthread_t last_ended;
@@ -142,16 +143,16 @@ static void post_done(cp_task *t) {
 /* False: nothing has come for long, and others are there. */
 static bool wait_for_work(struct lane *l) {
     struct timespec until;
-    int rc = 0;
-    bool extra = l->started > l->most;
+    bool in_time = true, extra = l->started > l->most;
     if (extra) {
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += LINGER_S;
     }
     l->idle++;
-    rc = extra ? pthread_cond_timedwait(&l->cond, &l->pool->mu, &until) : pthread_cond_wait(&l->cond, &l->pool->mu);
+    if (extra) in_time = cp_cond_wait_until(&l->cond, &l->pool->mu, &until);
+    else cp_cond_wait(&l->cond, &l->pool->mu);
     l->idle--;
-    return rc != ETIMEDOUT || l->started <= l->most;
+    return in_time || l->started <= l->most;
 }
 
 static cp_work *next_work(struct lane *l) {
@@ -172,8 +173,8 @@ static void leave(struct lane *l) {
     p->any_ended = true;
     l->started--;
     p->threads--;
-    if (p->stopping) pthread_cond_broadcast(&l->cond); /* who waits for a share of work has to look again */
-    pthread_cond_broadcast(&p->ended);
+    if (p->stopping) cp_cond_broadcast(&l->cond); /* who waits for a share of work has to look again */
+    cp_cond_broadcast(&p->ended);
     pthread_mutex_unlock(&p->mu);
     if (joins) pthread_join(before, NULL);
 }
@@ -190,7 +191,7 @@ static void *worker_main(void *arg) {
         pthread_mutex_lock(&p->mu);
         if (told) w->queue = NULL;
         q->running--;
-        if (q->head && l->idle) pthread_cond_signal(&l->cond); /* it may have been passed over */
+        if (q->head && l->idle) cp_cond_signal(&l->cond); /* it may have been passed over */
         forget_idle(q);
         if (told) cp_loop_post(p->loop, &w->task, post_done);
     }
@@ -218,11 +219,6 @@ static void need_thread(queue *q) {
 
 static void init_lane(cp_workers *p, cp_lane which, unsigned most) {
     struct lane *l = &p->lanes[which];
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->cond, &attr);
-    pthread_condattr_destroy(&attr);
     l->pool = p;
     l->most = most;
     l->bound = most * BEYOND;
@@ -230,13 +226,8 @@ static void init_lane(cp_workers *p, cp_lane which, unsigned most) {
 
 cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
     cp_workers *p = cp_new(cp_workers);
-    pthread_condattr_t attr;
     p->loop = loop;
     pthread_mutex_init(&p->mu, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->ended, &attr);
-    pthread_condattr_destroy(&attr);
     init_lane(p, CP_LANE_FILES, threads);
     init_lane(p, CP_LANE_OUTPUT, 2);
     init_lane(p, CP_LANE_LOOKUP, 2);
@@ -263,7 +254,7 @@ void cp_workers_submit_to(cp_workers *p, cp_lane lane, uint64_t owner, cp_work *
     queue *q = queue_of(l, owner);
     add(q, w);
     if (!p->dropping) need_thread(q);
-    pthread_cond_signal(&l->cond);
+    cp_cond_signal(&l->cond);
     pthread_mutex_unlock(&p->mu);
 }
 
@@ -297,7 +288,7 @@ bool cp_workers_full(cp_workers *p, cp_lane lane) {
 
 static void tell_all(cp_workers *p) {
     p->stopping = true;
-    for (int i = 0; i < CP_LANES; i++) pthread_cond_broadcast(&p->lanes[i].cond);
+    for (int i = 0; i < CP_LANES; i++) cp_cond_broadcast(&p->lanes[i].cond);
 }
 
 bool cp_workers_stop(cp_workers *p, uint64_t ms) {
@@ -309,7 +300,7 @@ bool cp_workers_stop(cp_workers *p, uint64_t ms) {
     pthread_mutex_lock(&p->mu);
     p->dropping = true;
     tell_all(p);
-    while (p->threads && pthread_cond_timedwait(&p->ended, &p->mu, &until) != ETIMEDOUT) continue;
+    while (p->threads && cp_cond_wait_until(&p->ended, &p->mu, &until)) continue;
     bool ended = p->threads == 0;
     pthread_mutex_unlock(&p->mu);
     return ended;
@@ -333,12 +324,10 @@ void cp_workers_free(cp_workers *p) {
     if (!p) return;
     pthread_mutex_lock(&p->mu);
     tell_all(p);
-    while (p->threads) pthread_cond_wait(&p->ended, &p->mu);
+    while (p->threads) cp_cond_wait(&p->ended, &p->mu);
     for (int i = 0; i < CP_LANES; i++) forget_waiting(&p->lanes[i]);
     pthread_mutex_unlock(&p->mu);
     if (p->any_ended) pthread_join(p->last_ended, NULL);
-    for (int i = 0; i < CP_LANES; i++) pthread_cond_destroy(&p->lanes[i].cond);
-    pthread_cond_destroy(&p->ended);
     pthread_mutex_destroy(&p->mu);
     free(p);
 }

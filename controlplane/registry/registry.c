@@ -16,6 +16,7 @@
 
 #include "base/aside.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/thread.h"
@@ -83,7 +84,7 @@ struct cp_registry {
     struct op *line, **line_tail; /* the writer's, down to retry_at: what is not written yet */
     uint64_t retry_ms, retry_at;
     pthread_mutex_t mu; /* guards all below */
-    pthread_cond_t work, idle;
+    cp_cond work, idle;
     struct op *head, **tail;
     size_t bytes;
     bool blocked; /* the last try left something in line */
@@ -341,8 +342,8 @@ static void wait_until_due(cp_registry *r) {
     while (!due(r)) {
         uint64_t by = r->blocked ? r->retry_at : r->check_at;
         struct timespec at = {(time_t)(by / 1000), (long)(by % 1000) * 1000000};
-        if (r->reading) pthread_cond_wait(&r->work, &r->mu);
-        else pthread_cond_timedwait(&r->work, &r->mu, &at);
+        if (r->reading) cp_cond_wait(&r->work, &r->mu);
+        else cp_cond_wait_until(&r->work, &r->mu, &at);
     }
 }
 
@@ -376,7 +377,7 @@ static void *writer_main(void *arg) {
         pthread_mutex_lock(&r->mu);
         r->blocked = left;
         r->busy = false;
-        pthread_cond_broadcast(&r->idle);
+        cp_cond_broadcast(&r->idle);
     }
     pthread_mutex_unlock(&r->mu);
     give_up(r);
@@ -391,7 +392,7 @@ static void queue_up(cp_registry *r, struct op *first, struct op **tail, size_t 
         r->tail = tail;
         r->bytes += bytes;
         r->urgent |= asks(first);
-        pthread_cond_signal(&r->work);
+        cp_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->mu);
     if (room) return;
@@ -460,21 +461,9 @@ static int start_writer(cp_registry *r, cp_err *err) {
     return rc ? cp_fail_sys(err, CP_E_INTERNAL_ERROR, rc, "registry writer thread") : 0;
 }
 
-static void init_locks(cp_registry *r) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC); /* retry_at is in cp_now_ms */
-    pthread_mutex_init(&r->mu, NULL);
-    pthread_cond_init(&r->work, &monotonic);
-    pthread_cond_init(&r->idle, NULL);
-    pthread_condattr_destroy(&monotonic);
-}
-
 static void registry_free(cp_registry *r) {
     cp_db_close(&r->db);
     pthread_mutex_destroy(&r->mu);
-    pthread_cond_destroy(&r->work);
-    pthread_cond_destroy(&r->idle);
     free(r->dir);
     free(r->path);
     free(r);
@@ -487,7 +476,7 @@ cp_registry *cp_registry_open(cp_loop *loop, const char *dir, cp_err *err) {
     r->line_tail = &r->line;
     atomic_init(&r->healthy, true);
     atomic_init(&r->renewal, NULL);
-    init_locks(r);
+    pthread_mutex_init(&r->mu, NULL);
     r->dir = cp_str_dup(cp_str_of(dir));
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/registry.db", dir);
@@ -501,7 +490,7 @@ void cp_registry_close(cp_registry *r) {
     if (!r) return;
     pthread_mutex_lock(&r->mu);
     r->stopping = true;
-    pthread_cond_signal(&r->work);
+    cp_cond_signal(&r->work);
     pthread_mutex_unlock(&r->mu);
     pthread_join(r->thread, NULL);
     struct renewal *n = atomic_load(&r->renewal);
@@ -581,8 +570,8 @@ void cp_registry_del_session(cp_registry *r, const char *id) { enqueue_del(r, OP
 /* With the lock. Until all that is queued or waits has been tried once more. */
 static void await_try(cp_registry *r) {
     r->urgent |= r->blocked;
-    pthread_cond_signal(&r->work);
-    while (r->head || r->busy || r->urgent) pthread_cond_wait(&r->idle, &r->mu);
+    cp_cond_signal(&r->work);
+    while (r->head || r->busy || r->urgent) cp_cond_wait(&r->idle, &r->mu);
 }
 
 int cp_registry_flush(cp_registry *r, cp_err *err) {
@@ -605,7 +594,7 @@ static void begin_reading(cp_registry *r) {
 static int end_reading(cp_registry *r, int rc) {
     pthread_mutex_lock(&r->mu);
     r->reading = false;
-    pthread_cond_signal(&r->work);
+    cp_cond_signal(&r->work);
     pthread_mutex_unlock(&r->mu);
     return rc;
 }

@@ -8,11 +8,16 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static cp_loop *loop;
 static cp_workers *pool;
@@ -278,6 +283,74 @@ static void work_without_done_may_free_itself(void **state) {
     assert_int_equal(atomic_load(&freed), 100);
 }
 
+/* ---- a thread that is ready, and has no processor ---- */
+
+static _Atomic pid_t tids[2];
+static int leash[2]; /* a pipe: what keeps a thread in its signal handler */
+static atomic_bool held;
+
+static void be_held(int signal) {
+    (void)signal;
+    int saved = errno;
+    atomic_store(&held, true);
+    (void)!read(leash[0], &(char){0}, 1);
+    errno = saved;
+}
+
+static void meet_and_take_signals(cp_work *w) {
+    struct job *j = CP_CONTAINER(w, struct job, work);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    atomic_store(&tids[j->id], gettid());
+    pthread_barrier_wait(&barrier);
+    job_run(w);
+}
+
+/* Both workers wait for work. */
+static bool waits(pid_t tid) {
+    char path[64], call[16] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    (void)!read(fd, call, sizeof call - 1);
+    close(fd);
+    return strtol(call, NULL, 10) == SYS_futex && call[0] != 'r';
+}
+
+static void who_gets_no_processor_keeps_neither_the_loop_nor_work_waiting(void **state) {
+    (void)state;
+    assert_int_equal(pipe2(leash, O_CLOEXEC), 0);
+    atomic_store(&held, false);
+    struct sigaction old, act = {.sa_handler = be_held, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &act, &old);
+    pthread_barrier_init(&barrier, NULL, 2);
+    for (int i = 0; i < 2; i++) {
+        jobs[i].id = i;
+        cp_workers_submit_to(pool, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &jobs[i].work, meet_and_take_signals, job_done);
+    }
+    drain(2);
+    for (uint64_t deadline = cp_now_ms() + 20000; !waits(tids[0]) || !waits(tids[1]); sched_yield())
+        assert_true(cp_now_ms() < deadline);
+    assert_int_equal(tgkill(getpid(), tids[0], SIGUSR1), 0);
+    for (uint64_t deadline = cp_now_ms() + 20000; !atomic_load(&held); sched_yield())
+        assert_true(cp_now_ms() < deadline);
+    alarm(60); /* a submit that waits for that thread never returns */
+    for (int i = 2; i < 10; i++) {
+        cp_workers_submit_to(pool, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &jobs[i].work, job_run, job_done);
+        drain(i + 1);
+        assert_true(pthread_equal(jobs[i].thread, jobs[1].thread));
+    }
+    alarm(0);
+    assert_int_equal(write(leash[1], "", 1), 1);
+    cp_workers_free(pool);
+    pool = NULL;
+    sigaction(SIGUSR1, &old, NULL);
+    pthread_barrier_destroy(&barrier);
+    close(leash[0]);
+    close(leash[1]);
+}
+
 static void an_unused_pool_is_freed(void **state) {
     (void)state;
     cp_workers_free(cp_workers_new(loop, 8, NULL));
@@ -300,6 +373,7 @@ int main(void) {
         T(a_pool_with_work_that_hangs_is_stopped_in_time),
         T(more_than_may_wait_is_told),
         T(work_without_done_may_free_itself),
+        T(who_gets_no_processor_keeps_neither_the_loop_nor_work_waiting),
         T(an_unused_pool_is_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

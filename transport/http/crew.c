@@ -12,6 +12,7 @@
 #include "transport/http/stack.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ enum { TICK_NS = 1000000, CALM_TICKS = 20 /* the watchman keeps looking for so l
 struct cp_crew {
     cp_server *srv;
     pthread_mutex_t mu; /* guards what follows */
-    pthread_cond_t parked_cond, watch_cond;
+    cp_cond parked_cond, watch_cond;
     unsigned awake; /* the bound */
     unsigned size, joined, active, nstuck, parked, released;
     bool watched; /* there is a watchman */
@@ -38,12 +39,6 @@ struct cp_crew {
 
 cp_crew *cp_crew_new(cp_server *srv, unsigned size, unsigned awake) {
     cp_crew *crew = cp_alloc(sizeof *crew + size * sizeof crew->men[0]);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&crew->watch_cond, &attr);
-    pthread_condattr_destroy(&attr);
-    pthread_cond_init(&crew->parked_cond, NULL);
     pthread_mutex_init(&crew->mu, NULL);
     crew->srv = srv;
     crew->size = size;
@@ -55,8 +50,6 @@ cp_crew *cp_crew_new(cp_server *srv, unsigned size, unsigned awake) {
 void cp_crew_free(cp_crew *crew) {
     if (!crew) return;
     pthread_mutex_destroy(&crew->mu);
-    pthread_cond_destroy(&crew->watch_cond);
-    pthread_cond_destroy(&crew->parked_cond);
     free(crew);
 }
 
@@ -67,8 +60,8 @@ static unsigned working(const cp_crew *crew) { return crew->active - crew->nstuc
 static void release_one(cp_crew *crew) {
     crew->released++;
     crew->active++;
-    pthread_cond_signal(&crew->parked_cond);
-    if (crew->watched) pthread_cond_signal(&crew->watch_cond); /* he may be the only one who is parked */
+    cp_cond_signal(&crew->parked_cond);
+    if (crew->watched) cp_cond_signal(&crew->watch_cond); /* he may be the only one who is parked */
 }
 
 static bool go(cp_crew *crew) {
@@ -98,7 +91,7 @@ static void tick(cp_crew *crew) {
     clock_gettime(CLOCK_MONOTONIC, &at);
     at.tv_nsec += TICK_NS;
     if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&crew->watch_cond, &crew->mu, &at);
+    cp_cond_wait_until(&crew->watch_cond, &crew->mu, &at);
 }
 
 /* Until he is released himself. */
@@ -109,7 +102,7 @@ static void keep_watch(cp_crew *crew) {
         if (calm >= CALM_TICKS) {
             atomic_store(&crew->looking, false);
             /* the last who waits for clients may have left before he could see that nobody looks */
-            if (atomic_load(&crew->waiting)) pthread_cond_wait(&crew->watch_cond, &crew->mu);
+            if (atomic_load(&crew->waiting)) cp_cond_wait(&crew->watch_cond, &crew->mu);
             atomic_store(&crew->looking, true);
             calm = 0;
             continue;
@@ -123,7 +116,7 @@ static void keep_watch(cp_crew *crew) {
         while (working(crew) < crew->awake && crew->parked > crew->released) release_one(crew);
     }
     crew->watched = false;
-    pthread_cond_broadcast(&crew->parked_cond); /* another keeps watch */
+    cp_cond_broadcast(&crew->parked_cond); /* another keeps watch */
 }
 
 static void park(cp_crew *crew, cp_crewman *w) {
@@ -135,7 +128,7 @@ static void park(cp_crew *crew, cp_crewman *w) {
             keep_watch(crew);
             break;
         }
-        pthread_cond_wait(&crew->parked_cond, &crew->mu);
+        cp_cond_wait(&crew->parked_cond, &crew->mu);
     }
     crew->parked--;
     w->active = true;
@@ -167,8 +160,8 @@ void cp_crew_join(cp_crew *crew, cp_crewman *w) {
 void cp_crew_dismiss(cp_crew *crew) {
     pthread_mutex_lock(&crew->mu);
     crew->dismissed = true;
-    pthread_cond_broadcast(&crew->parked_cond);
-    pthread_cond_broadcast(&crew->watch_cond);
+    cp_cond_broadcast(&crew->parked_cond);
+    cp_cond_broadcast(&crew->watch_cond);
     pthread_mutex_unlock(&crew->mu);
     (void)!write(crew->srv->wake, &(uint64_t){1}, sizeof(uint64_t));
 }
@@ -212,7 +205,7 @@ static cp_client *take_event(cp_crew *crew) {
     int n = epoll_wait(srv->epoll, &ev, 1, wait);
     if (atomic_fetch_sub(&crew->waiting, 1) == 1 && !atomic_load(&crew->looking)) {
         pthread_mutex_lock(&crew->mu);
-        pthread_cond_signal(&crew->watch_cond);
+        cp_cond_signal(&crew->watch_cond);
         pthread_mutex_unlock(&crew->mu);
     }
     if (n < 1) return NULL;
