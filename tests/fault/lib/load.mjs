@@ -1,9 +1,11 @@
 // The load: children whose output is known byte by byte, and clients that account for all of it.
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { json } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { connect } from '../../e2e/lib/mux.mjs';
 import { sse } from '../../e2e/lib/server.mjs';
+import { Client } from './http.mjs';
 
 const CHILD = path.join(path.dirname(fileURLToPath(import.meta.url)), 'child.pl');
 const OFF = '__DISABLE_SESSION__';
@@ -76,7 +78,7 @@ export class Child {
 // Clients of one round. What they need to know of the faults: `faults.excuses(body, begun)`.
 export class Load {
   constructor(s, rng, dir, faults, deadline) {
-    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0, http: new Set() });
+    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0, http: new Set(), client: new Client(s.base) });
   }
   bad(what) { this.problems.push(what); }
   check(what) { if (Date.now() > this.deadline) throw new Error(`not done in time: ${what}`); }
@@ -100,8 +102,7 @@ export class Load {
   async overHttp(method, url, body, ms) {
     const signal = AbortSignal.timeout(ms);
     try {
-      const r = await fetch(this.s.base + url, { method, signal, body: body && JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
-      return { status: r.status, body: await r.json() };
+      return await this.client.ask(method, url, body, signal);
     } catch (e) {
       if (signal.aborted) this.bad(`${method} ${url}: no answer within ${ms} ms`);
       throw new Lost();
@@ -147,9 +148,9 @@ export class Load {
     const gone = new AbortController(), slow = this.rng.chance(0.2), vanish = this.rng.chance(0.3) ? this.rng.int(1, 20) : 0;
     let n = 0;
     try {
-      const r = await fetch(this.s.base + url, { method, signal: gone.signal, body: body && JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
-      if (!/event-stream/.test(r.headers.get('content-type'))) return { status: r.status, body: await r.json() };
-      for await (const e of sse(r)) {
+      const r = await this.client.open(method, url, body, gone.signal);
+      if (!/event-stream/.test(r.headers['content-type'])) return { status: r.statusCode, body: await json(r) };
+      for await (const e of sse({ body: r })) {
         if (c.event(e.data)) return null;
         if (slow) await sleep(this.rng.int(0, 100));
         if (++n === vanish) { gone.abort(); break; }
