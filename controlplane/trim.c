@@ -16,7 +16,8 @@
 enum {
     LOOK_MS = 2000,
     QUIET_US = LOOK_MS * 1000 / 50,
-    USED_US = 10 * 1000, /* since the last trim: before, there is nothing new to give back */
+    USED_US = 10 * 1000, /* since the last trim: after that, there may be much to give back */
+    WAIT_MAX = 32,       /* looks */
     WORTH = 512 * 1024,
 };
 
@@ -53,7 +54,13 @@ static void look(cp_timer *timer) {
     uint64_t now = cpu_us();
     bool quiet = now - t->cpu_us < QUIET_US;
     t->cpu_us = now;
-    if (quiet && !t->working && now - t->trimmed_us > USED_US && resident() > t->least + WORTH) {
+    bool used = now - t->trimmed_us > USED_US;
+    t->looks++;
+    /* What is freed right after a trim (a busy machine can make the quiet moment look so) takes too little time to be
+     * noticed as use: so it is tried again, ever more seldom. */
+    if (quiet && !t->working && (used || t->looks >= t->wait) && resident() > t->least + WORTH) {
+        t->wait = used ? 1 : t->wait * 2 < WAIT_MAX ? t->wait * 2 : WAIT_MAX;
+        t->looks = 0;
         t->trimmed_us = now;
         cp_outbox_trim();
         t->working = true;
@@ -63,6 +70,6 @@ static void look(cp_timer *timer) {
 }
 
 void cp_trim_start(cp_trim *t, cp_loop *loop, cp_workers *workers) {
-    *t = (cp_trim){.loop = loop, .workers = workers, .least = resident()};
+    *t = (cp_trim){.loop = loop, .workers = workers, .least = resident(), .wait = 1};
     cp_timer_start(loop, &t->timer, LOOK_MS, look);
 }

@@ -9,7 +9,8 @@ typedef struct cp_trim {
     cp_work work;
     uint64_t cpu_us; /* of the process, at the last look */
     uint64_t least; /* fewest resident bytes that were seen: what remains above it may be in use, or may be freed yet */
-    uint64_t trimmed_us; /* as cpu_us, at the last trim */
+    uint64_t trimmed_us;  /* as cpu_us, at the last trim */
+    unsigned looks, wait; /* looks since the last trim; one more is worth its time after so many */
     bool working;
 } cp_trim;
 

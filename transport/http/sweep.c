@@ -21,10 +21,20 @@ static uint64_t interval(const cp_server *srv) {
 
 static bool is_idle(const cp_client *c) { return atomic_load(&c->phase) == CP_CLIENT_HEAD && c->in.n == c->at; }
 
+static bool has_unread(const cp_client *c) {
+    int unread = 0;
+    return ioctl(c->fd, FIONREAD, &unread) == 0 && unread > 0;
+}
+
 /* The owner's. */
 static void time_over(cp_client *c) {
     cp_err err;
     cp_client_phase phase = atomic_load(&c->phase);
+    if (is_idle(c) && has_unread(c)) { /* its request has come, and this thread has been later than the deadline */
+        c->look = true;
+        cp_client_release(c);
+        return;
+    }
     if (phase == CP_CLIENT_SEND || phase == CP_CLIENT_LINGER || is_idle(c)) {
         cp_client_close(c);
         return;
@@ -77,9 +87,8 @@ void cp_sweep_stop(cp_server *srv) { cp_timer_stop(srv->t->loop, &srv->sweep); }
 
 static void part(cp_client *c, void *arg) {
     (void)arg;
-    int unread = 0;
     if (!rests(c) || atomic_load(&c->phase) != CP_CLIENT_HEAD || !cp_client_take(c, 0)) return;
-    if (atomic_load(&c->phase) != CP_CLIENT_HEAD || (ioctl(c->fd, FIONREAD, &unread) == 0 && unread > 0)) {
+    if (atomic_load(&c->phase) != CP_CLIENT_HEAD || has_unread(c)) {
         c->look = true;
         cp_client_release(c);
     } else {
@@ -114,9 +123,8 @@ bool cp_sweep_evict(cp_server *srv, uint64_t idle_ms) {
         cp_clients_each(srv->clients, compare, &best);
         if (!best.client) return false;
         if (!cp_client_take(best.client, 0)) continue;
-        int unread = 0;
         if (atomic_load(&best.client->phase) != CP_CLIENT_HEAD ||
-            (ioctl(best.client->fd, FIONREAD, &unread) == 0 && unread > 0)) { /* it has just begun to speak */
+            has_unread(best.client)) { /* it has just begun to speak */
             best.client->look = true;
             cp_client_release(best.client);
             continue;
