@@ -3,13 +3,17 @@
 #include "base/act.h"
 #include "base/fd.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#define NAMED ".conflux-spill-"
 enum { FLUSH = 256 * 1024 }; /* memory in front of a file */
 
 static const char *folder = "/tmp";
@@ -36,11 +40,24 @@ static int open_file(void) {
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
     char path[4096];
-    if (snprintf(path, sizeof path, "%s/.conflux-spill-XXXXXX", folder) >= (int)sizeof path)
-        return errno = ENAMETOOLONG, -1;
+    if (snprintf(path, sizeof path, "%s/" NAMED "XXXXXX", folder) >= (int)sizeof path) return errno = ENAMETOOLONG, -1;
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) unlink(path);
     return fd;
+}
+
+unsigned cp_spool_sweep(void) {
+    struct stat st;
+    unsigned n = 0;
+    DIR *d = opendir(folder);
+    if (!d) return 0;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strncmp(e->d_name, NAMED, strlen(NAMED)) == 0 && strlen(e->d_name) == strlen(NAMED) + 6 &&
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+            st.st_uid == geteuid())
+            n += unlinkat(dirfd(d), e->d_name, 0) == 0;
+    closedir(d);
+    return n;
 }
 
 static int count(cp_spool *s, size_t n, cp_err *err) {

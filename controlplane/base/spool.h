@@ -16,6 +16,9 @@ typedef struct cp_spool {
 
 /* Once, before the first is settled: the folder, and how much files may hold in all. */
 void cp_spool_setup(const char *dir, uint64_t total);
+/* Where files must have a name for a moment: removes those of servers that were killed in it. How many. Any thread;
+ * one that another server has just made is none the worse for it. */
+unsigned cp_spool_sweep(void);
 
 /* Counts what has been appended; moves it to a file where memory has no room. -1: LIMIT_EXCEEDED, or what the file
  * system said (NO_SPACE, FILESYSTEM_ERROR, TOO_MANY_FILES); the spool is then only good for cp_spool_free. */

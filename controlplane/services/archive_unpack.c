@@ -34,6 +34,8 @@ struct cp_unpack {
     cp_buf dir; /* its folder below the root, as text: "a/b/" */
     char name[CP_NAME_MAX + 1];
     char temp[40]; /* "": none */
+    cp_temps *temps;
+    cp_temp record; /* of it */
     int fd;
     uint32_t mode;
     int64_t mtime;
@@ -134,12 +136,20 @@ static int publish(cp_unpack *u, cp_err *err) {
     if (renameat(here(u), u->temp, here(u), u->name) < 0) return failed(u, "rename", err);
     unlinkat(here(u), u->temp, 0); /* two names of one file: rename has done nothing */
     u->temp[0] = 0;
+    cp_temp_end(&u->record);
     return 0;
 }
 
+/* When the way leads to the folder of the entry. */
+static void begin_temp(cp_unpack *u) { cp_temp_begin(&u->record, u->temps, here(u), u->temp); }
+static void temp_made(cp_unpack *u) { cp_temp_made(&u->record, here(u), u->temp); }
+
 static int begin_file(cp_unpack *u, cp_err *err) {
+    begin_temp(u);
     u->fd = openat(here(u), u->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return u->fd < 0 ? failed(u, "open", err) : 0;
+    if (u->fd < 0) return failed(u, "open", err);
+    temp_made(u);
+    return 0;
 }
 
 static int make_dir(cp_unpack *u, cp_err *err) {
@@ -169,7 +179,9 @@ bool cp_unpack_link_inside(const char *target, unsigned depth) {
 static int make_symlink(cp_unpack *u, const char *target, cp_err *err) {
     if (!cp_unpack_link_inside(target, (unsigned)u->way.n - 1))
         return unsafe(u, "The link may lead out of the folder", err);
+    begin_temp(u);
     if (symlinkat(target, here(u), u->temp) < 0) return failed(u, "symlink", err);
+    temp_made(u);
     return publish(u, err);
 }
 
@@ -185,7 +197,9 @@ static int make_hardlink(cp_unpack *u, const char *target, cp_err *err) {
     if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return failed(u, "link", err);
     if (!S_ISREG(st.st_mode)) return unsafe(u, "The link leads to something that is no file", err);
     if (go_to(u, &u->dir, true, err) < 0) return -1;
+    begin_temp(u);
     if (linkat(from, name, here(u), u->temp, 0) < 0) return failed(u, "link", err);
+    temp_made(u);
     return publish(u, err);
 }
 
@@ -246,6 +260,7 @@ cp_unpack *cp_unpack_open(const cp_where *w, const cp_unpack_limits *limits, cp_
     u->tar = (cp_untar){.ops = &ops, .arg = u};
     u->limits = *limits;
     u->root = cp_take_fd(&root);
+    u->temps = w->files->temps;
     u->fd = -1;
     return u;
 }
@@ -302,6 +317,7 @@ int cp_unpack_finish(cp_unpack *u, cp_unpack_report *report, cp_err *err) {
 void cp_unpack_close(cp_unpack *u) {
     if (!u) return;
     if (u->temp[0] && u->way.n) unlinkat(here(u), u->temp, 0);
+    cp_temp_end(&u->record);
     if (u->gzip) inflateEnd(&u->z);
     cp_untar_free(&u->tar);
     cp_close(&u->fd);

@@ -65,6 +65,8 @@ void cp_files_close(cp_files *f) {
     free(f);
 }
 
+void cp_files_record(cp_files *f, cp_temps *temps) { f->temps = temps; }
+
 static int refuse_outside(cp_err *err, const char *path) {
     cp_fail(err, CP_E_PERMISSION_DENIED, "Path is outside the file root: %s", path);
     if (err) err->sys = EXDEV;

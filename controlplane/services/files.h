@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "services/files_temps.h"
 #include "services/path.h"
 
 typedef struct cp_files cp_files;
@@ -18,6 +19,9 @@ enum { CP_READ_MAX = 32 * 1024 * 1024 };
 /* root: the folder to confine to, "" for none. NULL when it is no folder or the kernel lacks openat2. */
 cp_files *cp_files_open(const char *root, cp_err *err);
 void cp_files_close(cp_files *f); /* no operation may be running */
+/* Where the temporaries of the operations are recorded from now on; NULL: nowhere, as at first. Borrowed; no
+ * operation may be running. */
+void cp_files_record(cp_files *f, cp_temps *temps);
 
 /* A place in the file system, as text: nothing is resolved yet. */
 typedef struct cp_where {
@@ -60,6 +64,7 @@ typedef struct cp_stage {
     int dir, fd;
     char name[CP_NAME_MAX + 1]; /* of the target in dir */
     char temp[40];              /* of the temporary file in dir; "" when there is none */
+    cp_temp record;             /* of it, unless it outlives the request */
     bool exists;                /* the target did when the stage was opened */
     struct stat old;            /* if so */
 } cp_stage;

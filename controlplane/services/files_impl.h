@@ -9,6 +9,7 @@ struct cp_files {
     int root;         /* O_PATH, or -1: not confined */
     char *root_path;  /* canonical; NULL: not confined */
     char *root_alias; /* as it was configured */
+    cp_temps *temps;  /* NULL: temporaries are not recorded */
 };
 
 /* openat2 beneath the root, or plain openat. The fd, or -1 with errno (EXDEV: outside). Never gets a controlling
@@ -28,9 +29,15 @@ int cp_file_fail(cp_err *err, int sys, const char *call, const char *path);
 
 /* Whole trees below (dir, name); 0 or -1 with errno. Links are never followed. */
 int cp_tree_remove(int dir, const char *name);
+/* The same for a tree of our own, whose folders may have got modes that keep us out; and for all that is in a folder
+ * (a descriptor, which may be O_PATH). */
+int cp_tree_discard(int dir, const char *name);
+int cp_tree_empty(int folder);
 typedef struct cp_tree_copy {
     bool preserve;  /* owner, times and all mode bits: a move */
     bool overwrite; /* replace files, merge folders */
+    cp_temps *temps;
+    const cp_temp *top; /* the copy itself is a temporary: told when it has been made. NULL: it is none */
     uint64_t bytes;
 } cp_tree_copy;
 int cp_tree_copy_to(cp_tree_copy *c, int from, const char *from_name, int to, const char *to_name);

@@ -69,16 +69,19 @@ static bool same_entry(const pair *p) {
 /* Copies to a temporary name and renames: complete or not at all. */
 static int copy_staged(const pair *p, cp_tree_copy *c) {
     char temp[40];
+    cp_autotemp cp_temp record = {0};
     cp_temp_name(temp);
     if (S_ISDIR(p->st.st_mode)) {
         int inside = cp_tree_inside(p->to_dir, &p->st);
         if (inside) return inside < 0 ? -1 : (errno = EINVAL, -1);
     }
+    cp_temp_begin(&record, p->to->files->temps, p->to_dir, temp);
+    c->top = &record;
     if (cp_tree_copy_to(c, p->from_dir, p->from_split.name, p->to_dir, temp) == 0 &&
         renameat(p->to_dir, temp, p->to_dir, p->to_name) == 0)
         return 0;
     int sys = errno;
-    cp_tree_remove(p->to_dir, temp);
+    cp_tree_discard(p->to_dir, temp);
     return errno = sys, -1;
 }
 
@@ -104,7 +107,7 @@ int cp_file_move(const cp_where *from, const cp_where *to, cp_err *err) {
 }
 
 static int copy(const pair *p, const cp_copy_spec *spec, uint64_t *bytes) {
-    cp_tree_copy c = {.overwrite = false};
+    cp_tree_copy c = {.temps = p->to->files->temps};
     bool dir = S_ISDIR(p->st.st_mode);
     if (dir && !spec->recursive) return errno = EISDIR, -1;
     if (p->exists && !spec->overwrite) return errno = EEXIST, -1;

@@ -44,6 +44,38 @@ int cp_tree_remove(int dir, const char *name) {
     return unlinkat(dir, name, AT_REMOVEDIR);
 }
 
+/* For us to look into and to remove from. By its descriptor: a name may be exchanged for a link. */
+static void let_in(int folder) {
+    struct stat st;
+    char link[32];
+    if (fstat(folder, &st) < 0 || (st.st_mode & 0700) == 0700) return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder); /* fchmod refuses O_PATH */
+    (void)!chmod(link, 0700);
+}
+
+int cp_tree_empty(int folder) {
+    cp_walk_entry e;
+    let_in(folder);
+    cp_autowalk cp_walk *walk = cp_walk_at(folder, ".");
+    if (!walk) return -1;
+    while (cp_walk_next(walk, &e)) {
+        if (S_ISDIR(e.st.st_mode) && !e.left) {
+            cp_autofd int below = openat(e.dir, e.name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            if (below >= 0) let_in(below);
+        } else if (unlinkat(e.dir, e.name, e.left ? AT_REMOVEDIR : 0) < 0 && errno != ENOENT) {
+            return -1;
+        }
+    }
+    return cp_walk_failed(walk) ? (errno = cp_walk_failed(walk), -1) : 0;
+}
+
+int cp_tree_discard(int dir, const char *name) {
+    if (unlinkat(dir, name, 0) == 0) return 0;
+    if (errno != EISDIR && errno != EPERM) return -1;
+    cp_autofd int folder = openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return folder < 0 || cp_tree_empty(folder) < 0 ? -1 : unlinkat(dir, name, AT_REMOVEDIR);
+}
+
 int cp_tree_inside(int dir, const struct stat *st) {
     cp_autofd int at = fcntl(dir, F_DUPFD_CLOEXEC, 3);
     struct stat here, last = {0};
@@ -122,6 +154,13 @@ static int dress(const cp_tree_copy *c, int fd, const struct stat *st) {
     return keep_times(fd, st);
 }
 
+/* The entry that is made beside a target has a record of its own, or is the whole copy's first. */
+static void made(cp_tree_copy *c, const cp_temp *own, int to, const char *name) {
+    cp_temp_made(own, to, name);
+    if (c->top) cp_temp_made(c->top, to, name);
+    c->top = NULL;
+}
+
 static int copy_file(cp_tree_copy *c, int from, const char *from_name, int to, const char *to_name) {
     struct stat st;
     cp_autofd int in = openat(from, from_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -130,8 +169,11 @@ static int copy_file(cp_tree_copy *c, int from, const char *from_name, int to, c
     cp_temp_name(temp);
     const char *name = c->overwrite ? temp : to_name;
     mode_t mode = c->preserve ? 0600 : st.st_mode & 0777;
+    cp_autotemp cp_temp record = {0};
+    if (c->overwrite) cp_temp_begin(&record, c->temps, to, temp);
     cp_autofd int out = openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (out < 0) return -1;
+    made(c, &record, to, name);
     if (copy_content(in, out, &st, &c->bytes) == 0 && dress(c, out, &st) == 0 &&
         (!c->overwrite || renameat(to, temp, to, to_name) == 0))
         return 0;
@@ -141,11 +183,13 @@ static int copy_file(cp_tree_copy *c, int from, const char *from_name, int to, c
 }
 
 /* A link, pipe, device or socket. */
-static int copy_node(const cp_tree_copy *c, int from, const char *from_name, const struct stat *st, int to,
+static int copy_node(cp_tree_copy *c, int from, const char *from_name, const struct stat *st, int to,
                      const char *to_name) {
     char temp[40], target[CP_PATH_MAX];
     cp_temp_name(temp);
     const char *name = c->overwrite ? temp : to_name;
+    cp_autotemp cp_temp record = {0};
+    if (c->overwrite) cp_temp_begin(&record, c->temps, to, temp);
     if (S_ISLNK(st->st_mode)) {
         ssize_t n = readlinkat(from, from_name, target, sizeof target - 1);
         if (n < 0) return -1;
@@ -154,6 +198,7 @@ static int copy_node(const cp_tree_copy *c, int from, const char *from_name, con
     } else if (mknodat(to, name, st->st_mode & (S_IFMT | 0777), st->st_rdev) < 0) {
         return -1;
     }
+    made(c, &record, to, name);
     if (c->preserve && fchownat(to, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != EPERM) goto undo;
     if (!c->overwrite || renameat(to, temp, to, to_name) == 0) return 0;
 undo:;
@@ -206,6 +251,7 @@ static int copy_dir(cp_tree_copy *c, int from, const char *from_name, const stru
     cp_autoway cp_way way = {0};
     cp_autowalk cp_walk *walk = cp_walk_at(from, from_name);
     if (!walk || enter_copy(c, &way, to, to_name) < 0) return -1;
+    made(c, &(cp_temp){0}, to, to_name);
     while (cp_walk_next(walk, &e))
         if (copy_told(c, walk, &e, &way) < 0) return -1;
     if (cp_walk_failed(walk)) return errno = cp_walk_failed(walk), -1;

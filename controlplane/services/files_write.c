@@ -50,13 +50,19 @@ static int find_target(cp_stage *s, const cp_where *w, bool parents) {
     return errno = ELOOP, -1;
 }
 
-static int create_temp(cp_stage *s) {
+static int create_temp(cp_stage *s, const cp_where *w) {
     cp_temp_name(s->temp);
     /* For those who watch the folder (cp_watch_staged): a rename does not tell whether there was a file before. */
     if (s->exists) memcpy(strrchr(s->temp, '.'), ".mod", 4);
+    cp_temp_begin(&s->record, w->files->temps, s->dir, s->temp);
     s->fd = openat(s->dir, s->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, PRIVATE);
-    if (s->fd < 0) s->temp[0] = 0;
-    return s->fd < 0 ? -1 : 0;
+    if (s->fd >= 0) {
+        cp_temp_made(&s->record, s->dir, s->temp);
+        return 0;
+    }
+    cp_temp_end(&s->record);
+    s->temp[0] = 0;
+    return -1;
 }
 
 /* Finds the target; 0 or -1 with errno. */
@@ -79,7 +85,7 @@ static int stage_begin(cp_stage *s, const cp_where *w, bool parents, cp_err *err
 
 int cp_stage_open(cp_stage *s, const cp_where *w, bool parents, cp_err *err) {
     if (stage_begin(s, w, parents, err) < 0) return -1;
-    if (create_temp(s) < 0) return cp_file_fail(err, errno, "open", w->full);
+    if (create_temp(s, w) < 0) return cp_file_fail(err, errno, "open", w->full);
     return 0;
 }
 
@@ -130,6 +136,7 @@ static int take_over(cp_stage *s, const cp_owner *o) {
 static int publish(cp_stage *s) {
     if (renameat(s->dir, s->temp, s->dir, s->name) < 0) return -1;
     s->temp[0] = 0;
+    cp_temp_end(&s->record);
     return 0;
 }
 
@@ -149,6 +156,7 @@ int cp_stage_commit(cp_stage *s, const cp_owner *owner, bool sync, struct stat *
 void cp_stage_abort(cp_stage *s) {
     if (s->temp[0]) unlinkat(s->dir, s->temp, 0);
     s->temp[0] = 0;
+    cp_temp_end(&s->record);
     cp_close(&s->fd);
     cp_close(&s->dir);
 }
@@ -169,7 +177,7 @@ static int replace(const cp_where *w, const cp_write_spec *spec) {
     if (s.exists && (!S_ISREG(s.old.st_mode) || s.old.st_nlink > 1)) return 0;
     /* A rename needs the right to write the folder only; a plain write needs that of the file. */
     if (s.exists && faccessat(s.dir, s.name, W_OK, AT_EACCESS) < 0) return 0;
-    if (create_temp(&s) < 0) return in_place_may_do(errno) ? 0 : -1;
+    if (create_temp(&s, w) < 0) return in_place_may_do(errno) ? 0 : -1;
     if (cp_write_all(s.fd, spec->data.p, spec->data.n) < 0) return -1;
     if (take_over(&s, &spec->owner) < 0 || publish(&s) < 0) return in_place_may_do(errno) ? 0 : -1;
     return 1;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "services/events.h"
 #include "services/exec_core.h"
+#include "services/leftovers.h"
 #include "services/session.h"
 #include "services/upload.h"
 #include "services/watch.h"
@@ -132,7 +133,10 @@ int cp_services_open(cp_services *s, cp_err *err) {
     if (s->registry) cp_registry_on_renewed(s->registry, put_all, s);
     if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&
         cp_sessions_open(s, err) == 0) {
-        if (s->files) s->uploads = cp_uploads_open(s);
+        if (s->files) {
+            s->leftovers = cp_leftovers_open(s);
+            s->uploads = cp_uploads_open(s);
+        }
         return 0;
     }
     cp_services_close(s);
@@ -143,6 +147,8 @@ void cp_services_close(cp_services *s) {
     if (s->registry) cp_registry_on_renewed(s->registry, NULL, NULL);
     cp_uploads_close(s->uploads);
     s->uploads = NULL;
+    cp_leftovers_close(s->leftovers);
+    s->leftovers = NULL;
     cp_watches_close(s);
     /* Rows under way call back: let them, while there is something to call. */
     if (s->registry && s->execs && cp_registry_flush(s->registry, NULL) == 0) (void)cp_loop_once(s->loop, 0);

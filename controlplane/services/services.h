@@ -13,6 +13,7 @@ struct cp_files;
 struct cp_watches;
 struct cp_events;
 struct cp_uploads;
+struct cp_leftovers;
 
 typedef struct cp_services {
     cp_loop *loop;
@@ -24,14 +25,15 @@ typedef struct cp_services {
     const char *workspace;  /* absolute, exists */
     char **base_env;        /* NULL-terminated environment for children: the server's own, without CONFLUX_* secrets */
     struct cp_execs *execs; /* services/exec.c */
-    struct cp_sessions *sessions; /* services/session.c */
-    struct cp_pool *pool;         /* services/pool.c: pre-started shells */
-    struct cp_files *files;       /* services/files.c: cp_files_open(config->file_root), before any request */
-    struct cp_watches *watches;   /* services/watch.c: made when first needed */
-    struct cp_events *events;     /* services/events.c */
-    struct cp_uploads *uploads;   /* services/upload.c; NULL without files */
-    unsigned generation;          /* how often the keeper has started this server again */
-    bool draining;                /* refuse new work */
+    struct cp_sessions *sessions;   /* services/session.c */
+    struct cp_pool *pool;           /* services/pool.c: pre-started shells */
+    struct cp_files *files;         /* services/files.c: cp_files_open(config->file_root), before any request */
+    struct cp_watches *watches;     /* services/watch.c: made when first needed */
+    struct cp_events *events;       /* services/events.c */
+    struct cp_uploads *uploads;     /* services/upload.c; NULL without files */
+    struct cp_leftovers *leftovers; /* services/leftovers.c; NULL without files */
+    unsigned generation;            /* how often the keeper has started this server again */
+    bool draining;                  /* refuse new work */
 } cp_services;
 
 /* Opens events, execs, pool, sessions in this order on a struct whose other fields are set, re-adopts what the keeper

@@ -449,22 +449,29 @@ static int restore(cp_services *svc, struct session_held *held, cp_err *err) {
 /* ---- all ---- */
 
 /* Beside the state where that is enough; the shells of another user could not get into it. */
-static int open_base(cp_services *svc, cp_err *err) {
-    struct cp_sessions *t = svc->sessions;
+static char *base_path(const cp_services *svc, bool set_user) {
     cp_autobuf cp_buf path = {0};
-    struct stat st;
-    if (t->set_user) {
+    if (set_user) {
         uint8_t sum[32];
         cp_sha256_of(svc->state_dir, strlen(svc->state_dir), sum);
         cp_buf_addf(&path, "/dev/shm/conflux-%02x%02x%02x%02x", sum[0], sum[1], sum[2], sum[3]);
     } else {
         cp_buf_addf(&path, "%s/sessions", svc->state_dir);
     }
-    t->base = cp_str_dup(cp_buf_str(&path));
+    return cp_str_dup(cp_buf_str(&path));
+}
+
+static bool is_ours(const char *folder) {
+    struct stat st;
+    return lstat(folder, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
+}
+
+static int open_base(cp_services *svc, cp_err *err) {
+    struct cp_sessions *t = svc->sessions;
+    t->base = base_path(svc, t->set_user);
     if (mkdir(t->base, t->set_user ? 0711 : 0700) < 0 && errno != EEXIST)
         return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "%s", t->base);
-    if (lstat(t->base, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid())
-        return cp_fail(err, CP_E_INTERNAL_ERROR, "%s is not a folder of ours", t->base);
+    if (!is_ours(t->base)) return cp_fail(err, CP_E_INTERNAL_ERROR, "%s is not a folder of ours", t->base);
     return 0;
 }
 
@@ -474,16 +481,24 @@ static bool token_in_use(const struct cp_sessions *t, const char *token) {
     return false;
 }
 
-static void sweep(struct cp_sessions *t) {
-    DIR *d = opendir(t->base);
+static void sweep(const struct cp_sessions *t, const char *base) {
+    DIR *d = opendir(base);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
         if (e->d_name[0] == '.' || token_in_use(t, e->d_name)) continue;
         cp_autobuf cp_buf path = {0};
-        cp_buf_addf(&path, "%s/%s", t->base, e->d_name);
+        cp_buf_addf(&path, "%s/%s", base, e->d_name);
         session_folder_remove(cp_buf_z(&path));
     }
     closedir(d);
+}
+
+/* A server that was killed had --child-user, and this one has not, or the other way round. */
+static void sweep_other_base(const cp_services *svc) {
+    cp_autofree char *base = base_path(svc, !svc->sessions->set_user);
+    if (!is_ours(base)) return;
+    sweep(svc->sessions, base);
+    rmdir(base);
 }
 
 struct stale {
@@ -549,7 +564,8 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
         free(held);
     }
     if (r < 0) return -1;
-    sweep(t);
+    sweep(t, t->base);
+    sweep_other_base(svc);
     return agree_with_registry(svc, err);
 }
 
@@ -569,6 +585,7 @@ void cp_sessions_close(cp_services *svc) {
         session_abandon(s);
         session_free(s, true);
     }
+    if (t->base && t->set_user && svc->draining) rmdir(t->base); /* it is not in the state folder */
     cp_close(&t->loadavg);
     free(t->table);
     free(t->base);

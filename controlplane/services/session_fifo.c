@@ -74,19 +74,20 @@ int session_folder_open(struct cp_session *s, bool existing, cp_err *err) {
     return s->status < 0 ? -1 : 0;
 }
 
+/* The record first: its name is known from the folder only. */
 void session_folder_remove(const char *path) {
+    const char *token = strrchr(path, '/');
+    char name[32];
+    cp_autobuf cp_buf record = {0};
+    record_name(name, token ? token + 1 : path);
+    cp_buf_addf(&record, RECORDS "/%s", name);
+    (void)unlink(cp_buf_z(&record));
     DIR *d = opendir(path);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));)
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(d), e->d_name, 0);
     closedir(d);
     rmdir(path);
-    const char *token = strrchr(path, '/');
-    char name[32];
-    record_name(name, token ? token + 1 : path);
-    cp_autobuf cp_buf record = {0};
-    cp_buf_addf(&record, RECORDS "/%s", name);
-    (void)unlink(cp_buf_z(&record));
 }
 
 /* An output that goes on from the former server has this FIFO: nobody else may take bytes out of it. */

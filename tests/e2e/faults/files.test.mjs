@@ -2,13 +2,13 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdir, mkdtemp, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, mkdtemp, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { after } from 'node:test';
+import { after, test } from 'node:test';
 import { ASAN, OFF, group, memory } from '../lib/door.mjs';
-import { serverPid, until } from '../lib/server.mjs';
+import { gone, post, serverPid, start, until } from '../lib/server.mjs';
 
 const DEEP = 3000;
 // Trees like these take a disk its time.
@@ -204,4 +204,179 @@ group('what others may read', masked, ({ both, plain }) => {
     for (const name of (await readdir(path.join(s.dir, 'state'))).filter(n => n.startsWith('registry.db')))
       assert.equal((await stat(path.join(s.dir, 'state', name))).mode & 0o777, 0o600, name);
   });
+});
+
+const recorded = async s => (await readdir(path.join(s.dir, 'state'))).filter(n => n.startsWith('temps-'));
+// The server stands still with a temporary of its own in dir: in the middle of it. False: the work was over before.
+async function freeze(pid, dir, over) {
+  while (!over.is) {
+    process.kill(pid, 'SIGSTOP');
+    await until(async () => /^\d+ \(.*\) [Tt]/s.test(await readFile(`/proc/${pid}/stat`, 'utf8')), 'the server to stand still');
+    if ((await staged(dir)).length) return true;
+    process.kill(pid, 'SIGCONT');
+    await new Promise(setImmediate);
+  }
+  return false;
+}
+// The keeper starts the next one.
+async function dies(s, pid) {
+  process.kill(pid, 'SIGKILL');
+  await gone(pid);
+  await until(async () => (await fetch(s.base + '/readyz').catch(() => null))?.ok, 'the next server');
+}
+async function nothingOfOurs(s, dir) {
+  await until(async () => !(await staged(dir)).length, 'our temporary files to be removed');
+  await until(async () => !(await recorded(s)).length, 'the record to be removed');
+}
+// A request whose body is sent to its half, and no further.
+async function half(s, route, body, dir) {
+  const req = http.request(s.base + route, { method: 'PUT', agent: false, headers: { 'Content-Length': 2 * body.length } });
+  req.on('error', () => {});
+  req.write(body);
+  await until(async () => {
+    for (const n of await staged(dir)) if ((await stat(path.join(dir, n)).catch(() => ({ size: 0 }))).size > 0) return true;
+  }, 'a temporary file with content');
+  return req;
+}
+const many = (dir, n, text) => execFileSync(process.execPath, ['-e',
+  'const fs = require("fs"); for (let i = 0; i < +process.argv[1]; i++) fs.writeFileSync("f" + i, process.argv[2]);', n, text], { cwd: dir });
+const raw = file => `/api/files/raw?path=${encodeURIComponent(file)}`;
+// A header of one file, of 8 MiB, and the first of its bytes.
+function tarBegin(name, size, sent) {
+  const h = Buffer.alloc(512);
+  h.write(name, 0);
+  h.write('0000644\0' + '0000000\0' + '0000000\0', 100);
+  h.write(size.toString(8).padStart(11, '0') + '\0' + '00000000000\0' + '        ' + '0', 124);
+  h.write('ustar\0' + '00', 257);
+  h.write(h.reduce((a, b) => a + b).toString(8).padStart(6, '0') + '\0 ', 148);
+  return Buffer.concat([h, Buffer.alloc(sent, 'x')]);
+}
+
+group('a server that is killed', {}, ({ both, plain }) => {
+  plain('X14', 'in a PUT: the old file is whole, and nothing of ours stays beside it', async s => {
+    const dir = `${s.workspace}/put-killed`;
+    await mkdir(dir);
+    await writeFile(`${dir}/old`, 'old');
+    for (const name of ['old', 'new']) {
+      await half(s, raw(`${dir}/${name}`), Buffer.alloc(256 * 1024, 'x'), dir);
+      await dies(s, await serverPid(s));
+      await nothingOfOurs(s, dir);
+      assert.deepEqual([await readdir(dir), await readFile(`${dir}/old`, 'utf8')], [['old'], 'old'], name);
+    }
+  });
+
+  plain('X14', 'while it unpacks an archive: what is unpacked is whole, and nothing of ours stays', async s => {
+    const dir = `${s.workspace}/unpack-killed`;
+    await mkdir(dir);
+    await writeFile(`${dir}/file`, 'old');
+    await half(s, `/api/files/archive?path=${encodeURIComponent(dir)}`, tarBegin('file', 8 << 20, 256 * 1024), dir);
+    await dies(s, await serverPid(s));
+    await nothingOfOurs(s, dir);
+    assert.deepEqual([await readdir(dir), await readFile(`${dir}/file`, 'utf8')], [['file'], 'old']);
+  });
+
+  both('X14', 'while it copies a tree, to a new name and over another: nothing of ours stays, and each file is whole', async (d, s) => {
+    for (const overwrite of [false, true]) {
+      const dir = `${s.workspace}/copy-${d.name}-${overwrite}`, tree = `${dir}/tree`, copy = `${dir}/to/tree`, beside = overwrite ? copy : `${dir}/to`;
+      await mkdir(`${tree}/closed`, { recursive: true });
+      await chmod(`${tree}/closed`, 0o555);
+      for (let files = 1000, held = false; !held; files *= 2) {
+        assert.ok(files <= 64000, 'no copy was slow enough to be held');
+        clear(`${dir}/to`);
+        await mkdir(beside, { recursive: true });
+        many(tree, files, 'new');
+        if (overwrite) many(copy, files, 'old');
+        const door = await d.another(), over = { is: false };
+        const answer = door.post('/api/files/copy', { source: tree, destination: `${dir}/to`, recursive: true, overwrite })
+          .catch(() => {}).finally(() => { over.is = true; });
+        const pid = await serverPid(s);
+        held = await freeze(pid, beside, over);
+        if (held) await dies(s, pid);
+        await answer;
+        await door.close();
+      }
+      await nothingOfOurs(s, beside);
+      assert.deepEqual(await readdir(`${dir}/to`), overwrite ? ['tree'] : []);
+      if (overwrite) for (const n of (await readdir(copy)).filter(n => n !== 'closed')) assert.match(await readFile(path.join(copy, n), 'utf8'), /^(old|new)$/);
+      clear(dir);
+    }
+  });
+
+  both('X14', 'between the pieces of an upload: it goes on, and nothing of ours stays when it is whole', async (d, s) => {
+    const dir = `${s.workspace}/upload-${d.name}`, uploadId = `x14-${d.name}`;
+    const piece = (door, rest) => door.post('/api/write', { path: `${dir}/file`, uploadId, ...rest });
+    await mkdir(dir);
+    await writeFile(`${dir}/file`, 'old');
+    const before = await d.another();
+    assert.equal((await piece(before, { content: 'one', offset: 0 })).status, 200);
+    await dies(s, await serverPid(s));
+    await before.close();
+    const [temp] = await staged(dir);
+    assert.deepEqual([await readFile(path.join(dir, temp), 'utf8'), await readFile(`${dir}/file`, 'utf8')], ['one', 'old']);
+    const next = await d.another();
+    const r = await piece(next, { content: 'two', offset: 3, final: true });
+    assert.equal(r.status, 200, JSON.stringify(r.body));
+    await next.close();
+    assert.deepEqual([await readdir(dir), await readFile(`${dir}/file`, 'utf8')], [['file'], 'onetwo']);
+  });
+});
+
+// Keeper and server at once: what is left is for whoever starts next with this state folder.
+async function allDie(s) {
+  const pid = await serverPid(s);
+  for (const p of [s.child.pid, pid]) process.kill(p, 'SIGKILL');
+  await s.exit;
+  await gone(pid);
+}
+
+test('X14 keeper and server are killed: the next start removes what they have left, sockets and FIFOs of sessions too', async () => {
+  const dir = await mkdtemp(path.join(tmpdir(), 'conflux-e2e-')), target = path.join(dir, 'workspace');
+  try {
+    let s = await start({ dir });
+    await writeFile(`${target}/old`, 'old');
+    await half(s, raw(`${target}/old`), Buffer.alloc(256 * 1024, 'x'), target);
+    assert.equal((await post(s, '/api/session/create', { id: 'one' })).status, 200);
+    assert.equal((await post(s, '/api/execute', { command: 'echo', sessionId: 'one' })).status, 200);
+    const [token] = await readdir(`${dir}/state/sessions`);
+    assert.ok((await readdir(`${dir}/state/sessions/${token}`)).includes('s'));
+    assert.ok((await readdir('/dev/shm')).includes(`conflux-record-${token}`));
+    await writeFile(`${dir}/state/.conflux-spill-abcdef`, 'of an answer'); // where files without a name cannot be made
+    await allDie(s);
+    assert.equal((await staged(target)).length, 1);
+    s = await start({ dir });
+    await nothingOfOurs(s, target);
+    assert.deepEqual(await readdir(`${dir}/state/sessions`), []);
+    assert.ok(!(await readdir('/dev/shm')).includes(`conflux-record-${token}`));
+    await until(async () => !(await staged(`${dir}/state`)).length, 'the answer to be removed');
+    assert.deepEqual([await readdir(target), await readFile(`${target}/old`, 'utf8')], [['old'], 'old']);
+    await s.stop();
+    assert.deepEqual(await recorded(s), []);
+  } finally { clear(dir); }
+});
+
+test('X14 --child-user: what was made as that user is removed, also by a start without it', { skip: process.getuid() !== 0 }, async () => {
+  const dir = await mkdtemp(path.join(tmpdir(), 'conflux-e2e-')), target = path.join(dir, 'workspace');
+  const shared = () => readdir('/dev/shm').then(all => all.filter(n => /^conflux-[0-9a-f]{8}$/.test(n)));
+  try {
+    const others = await shared();
+    await chmod(dir, 0o755);
+    await mkdir(target);
+    await chown(target, 65534, 65534);
+    for (const again of [['--child-user', 'nobody'], []]) {
+      let s = await start({ dir, args: ['--child-user', 'nobody'] });
+      await half(s, raw(`${target}/new`), Buffer.alloc(256 * 1024, 'x'), target);
+      assert.equal((await stat(path.join(target, (await staged(target))[0]))).uid, 65534);
+      assert.equal((await post(s, '/api/session/create', { id: 'one' })).status, 200);
+      await allDie(s);
+      const [folder] = (await shared()).filter(n => !others.includes(n));
+      assert.equal((await readdir(`/dev/shm/${folder}`)).length, 1);
+      s = await start({ dir, args: again });
+      await nothingOfOurs(s, target);
+      assert.deepEqual(await readdir(target), []);
+      if (again.length) assert.deepEqual(await readdir(`/dev/shm/${folder}`), []);
+      else assert.ok(!(await shared()).includes(folder));
+      await s.stop();
+      assert.ok(!(await shared()).includes(folder));
+    }
+  } finally { clear(dir); }
 });
