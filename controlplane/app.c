@@ -169,14 +169,15 @@ static int open_services(struct app *a, cp_err *err) {
     return s->files ? cp_services_open(s, err) : -1;
 }
 
-static void pending_json(void *arg, cp_jw *w) { cp_ws_pending_json(arg, w); }
+static struct cp_ws_pending *pending_open(void *arg) { return cp_ws_pending_open(arg); }
 
 static int open_doors(struct app *a, uint16_t *bound, cp_err *err) {
+    static const cp_pending_ops pending_ops = {pending_open, cp_ws_pending_row, cp_ws_pending_close};
     a->ctx = (cp_ctx){.loop = a->loop,
                       .workers = a->workers,
                       .svc = &a->services,
                       .config = &a->config,
-                      .pending_json = pending_json,
+                      .pending = &pending_ops,
                       .pending_arg = &a->transport};
     a->router = cp_router_new(&a->ctx, err);
     if (!a->router) return -1;

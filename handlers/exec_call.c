@@ -16,7 +16,8 @@ struct cp_call {
     cp_call_opts opts;
     cp_timer detach;
     unsigned holds;
-    bool ending, gathering;
+    cp_gathering *gathering;
+    bool ending, answering;
 };
 
 static void release(cp_call *c) {
@@ -37,18 +38,27 @@ static cp_reply *take_reply(cp_call *c) {
 static void gathered(void *arg, cp_result *res) {
     cp_call *c = arg;
     cp_reply *r = take_reply(c);
+    c->gathering = NULL;
     c->holds--;
     if (r) cp_reply_send(r, res);
     else cp_result_free(res);
     release(c);
 }
 
+/* Nobody wants the result any more. */
+static void stop_gathering(cp_call *c) {
+    if (!c->gathering) return;
+    cp_gather_cancel(cp_take(c->gathering));
+    c->holds--;
+}
+
 static void answer(cp_call *c) {
-    if (!c->reply || c->ending || c->gathering) return;
-    c->gathering = true;
+    if (!c->reply || c->ending || c->answering) return;
+    c->answering = true;
     c->holds++;
     cp_timer_stop(c->ctx->loop, &c->detach);
-    cp_gather(c->ctx, c->exec, c->opts.view, &cp_gather_exec, gathered, c);
+    c->gathering = cp_gather_new(c->ctx, c->exec, c->opts.view, &cp_gather_exec, gathered, c);
+    cp_gather_start(c->gathering);
 }
 
 static void on_end(cp_exec_watch *w, cp_exec *e) {
@@ -103,6 +113,7 @@ static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
     cp_timer_stop(c->ctx->loop, &c->detach);
     if (why == CP_END_CANCELLED && (kill || by_policy)) return end_tree(c);
     c->reply = NULL;
+    stop_gathering(c);
     if (kill || by_policy) end_tree(c);
     release(c);
     return false;

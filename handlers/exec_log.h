@@ -5,5 +5,5 @@
 
 /* Does the query use the offset form? */
 bool cp_exec_log_wanted(const cp_request *req);
-/* {success, stream, from, data, encoding, next, total, dropped, ended, timestamp} */
-int cp_exec_log(const cp_request *req, cp_exec *e, cp_result *res, cp_err *err);
+/* Answers {success, stream, from, data, encoding, next, total, dropped, ended, timestamp}. Loop thread. */
+void cp_exec_log(const cp_request *req, cp_exec *e, cp_reply *reply);

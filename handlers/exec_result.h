@@ -31,11 +31,17 @@ typedef struct cp_gather_form {
 extern const cp_gather_form cp_gather_exec; /* of execute: the result, or the error that the execution ended with */
 /* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */
 extern const cp_gather_form cp_gather_logs;
-/* On the loop, maybe before cp_gather has returned; takes what res owns. */
+typedef struct cp_gathering cp_gathering;
+/* On the loop, maybe before cp_gather_start has returned; takes what res owns. The gathering is over by then. */
 typedef void cp_gather_done(void *arg, cp_result *res);
 /* Makes an answer from what an execution has printed so far, in pieces, in constant memory (base/spool.h): it costs
- * what the memory budget has room for. A few long ones are made at a time, the others wait. Loop thread. */
-void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form, cp_gather_done *done, void *arg);
+ * what the memory budget has room for. A few long ones are made at a time, the others wait. Started at once by its
+ * owner, who has it until done. Loop thread. */
+cp_gathering *cp_gather_new(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form,
+                            cp_gather_done *done, void *arg);
+void cp_gather_start(cp_gathering *g);
+/* Nobody wants it any more: done is not called, and no further piece is made. NULL is fine. Loop thread. */
+void cp_gather_cancel(cp_gathering *g);
 
 /* -1 with the error, if one that is over has ended otherwise than by its own end. */
 int cp_exec_how_it_failed(const cp_exec *e, cp_err *err);

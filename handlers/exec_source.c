@@ -99,7 +99,7 @@ static bool output_event(exec_source *s, int k, size_t budget, cp_event *ev) {
     if (s->opts.base64) max -= max / 4;
     if (max < 4) max = 4; /* room for one character */
     cp_buf_clear(&s->scratch);
-    size_t n = cp_output_read(o, c->at, max, &s->scratch, &at);
+    size_t n = cp_cursor_read(c, max, &s->scratch, &at);
     if (!n) return false;
     if (at > c->at) {
         dropped_event(s, k, at, ev);
@@ -169,7 +169,7 @@ static cp_pull output(exec_source *s, size_t budget, cp_event *ev) {
     }
     if (!cp_exec_over(s->exec)) return CP_PULL_WAIT;
     for (int k = 0; s->open && k < 2; k++) /* what cannot be read at this moment is not missing */
-        if (cp_output_waits(s->exec->out[k])) return CP_PULL_WAIT;
+        if (cp_cursor_waits(&s->cursor[k])) return CP_PULL_WAIT;
     for (int k = 0; s->open && k < 2; k++)
         if (missing_event(s, k, ev)) return CP_PULL_EVENT;
     return end_event(s, ev);

@@ -54,12 +54,8 @@ static void get(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 }
 
 static void logs(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
-    cp_result res = {0};
-    cp_err err = {0};
     cp_exec *e = find(ctx, req, reply);
-    if (!e) return;
-    if (cp_exec_log(req, e, &res, &err) < 0) refuse(reply, &err);
-    else cp_reply_send(reply, &res);
+    if (e) cp_exec_log(req, e, reply);
 }
 
 static void stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {

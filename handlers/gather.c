@@ -1,18 +1,23 @@
-/* Makes an answer from what an execution has printed. Logs belong to the loop, and a read is a copy from memory or page
- * cache: pieces of 1 MiB, one a round, keep other connections moving. Escaping them, and writing them to a file where
- * memory has no room, is the io pool's; what is short is made on the loop at once.
+/* Makes an answer from what an execution has printed. Logs belong to the loop: what memory or page cache has of them is
+ * copied in pieces of 1 MiB, one a round, which keeps other connections moving, and a thread reads what the disk has to
+ * bring (services/output_fetch.c). Escaping them, and writing them to a file where memory has no room, is the io
+ * pool's; what is short is made on the loop at once.
  *
- * Life: begin → for each text: read a piece (loop), write it (pool), until it is over → end → done (loop). */
+ * Life: begin → for each text: read a piece (loop), write it (pool), until it is over → end → done (loop). One that is
+ * cancelled ends there; a piece that is being written is let go of when it is. */
 #include <stdlib.h>
 
 #include "base/escape.h"
+#include "base/metrics.h"
 #include "base/utf8.h"
 #include "handlers/exec_result.h"
 
 enum { SLICE = 1 << 20, INLINE_MAX = 256 << 10, MOST = 8 };
 
-typedef struct gather {
-    struct gather *next; /* of those that wait */
+typedef struct cp_gathering gather;
+
+struct cp_gathering {
+    struct cp_gathering *next; /* of those that wait for their turn */
     cp_gathered g;
     cp_ctx *ctx;
     uint64_t at[2], end[2];
@@ -22,14 +27,19 @@ typedef struct gather {
     int text;     /* the one being written; 2: both are */
     bool begun;   /* of that text: its key and quote are written */
     bool on_loop; /* it is short: no pool, unless memory has no room for it */
+    bool waits;   /* for its turn */
+    bool posted;  /* `task` is */
+    bool cancelled;
     cp_buf piece; /* what was read of it; in front of that what the former piece could not settle */
+    size_t left;  /* so much more may be read into this piece */
+    cp_fetch fetch;
     cp_spool out;
     cp_jw w;
     cp_err err;
     cp_result res;
     cp_task task;
     cp_work work;
-} gather;
+};
 
 /* Each long one holds a piece that nobody counts: so many at a time. Loop thread. */
 static struct {
@@ -96,7 +106,23 @@ static bool end(gather *j, bool may_block) {
     return true;
 }
 
-static void step(cp_task *t);
+static void step(gather *j);
+
+static void gather_free(gather *j) {
+    cp_metric_add(CP_M_GATHERS, -1);
+    cp_fetch_cancel(&j->fetch);
+    cp_result_free(&j->res);
+    cp_spool_free(&j->out);
+    cp_buf_free(&j->piece);
+    cp_exec_unref(j->g.exec);
+    free(j);
+}
+
+static void turn_came(cp_task *t) {
+    gather *j = CP_CONTAINER(t, gather, task);
+    j->posted = false;
+    step(j);
+}
 
 static void next_turn(void) {
     turns.active--;
@@ -104,18 +130,28 @@ static void next_turn(void) {
     if (!j) return;
     turns.head = j->next;
     turns.active++;
-    cp_loop_post(j->ctx->loop, &j->task, step);
+    j->waits = false;
+    j->posted = true;
+    cp_loop_post(j->ctx->loop, &j->task, turn_came);
 }
 
 static void await_turn(gather *j) {
     if (turns.active < MOST) {
         turns.active++;
-        step(&j->task);
+        step(j);
         return;
     }
     if (!turns.head) turns.tail = &turns.head;
     *turns.tail = j;
     turns.tail = &j->next;
+    j->waits = true;
+}
+
+static void leave_queue(gather *j) {
+    gather **p = &turns.head;
+    while (*p != j) p = &(*p)->next;
+    *p = j->next;
+    if (!*p) turns.tail = p;
 }
 
 static void finish(gather *j) {
@@ -127,11 +163,24 @@ static void finish(gather *j) {
         cp_error_result(&j->res, &j->err, NULL, (cp_str){0});
     }
     cp_result res = cp_take(j->res);
-    cp_spool_free(&j->out);
-    cp_buf_free(&j->piece);
-    cp_exec_unref(j->g.exec);
-    free(j);
+    gather_free(j);
     done(arg, &res);
+}
+
+static void drop(gather *j) {
+    if (!j->on_loop) next_turn();
+    gather_free(j);
+}
+
+void cp_gather_cancel(gather *j) {
+    if (!j) return;
+    j->cancelled = true;
+    if (j->waits) {
+        leave_queue(j);
+        gather_free(j);
+    } else if (!j->posted && (!j->work.pool || cp_workers_withdraw(&j->work))) {
+        drop(j);
+    } /* else its next step does it */
 }
 
 /* ---- reading, on the loop ---- */
@@ -155,23 +204,28 @@ static void cut_short(gather *j, int k) {
     j->end[k] = j->at[k];
 }
 
-/* Reads up to SLICE bytes of the text whose turn it is; true when that was the last of it. */
+/* Reads up to SLICE bytes of the text whose turn it is. False: the disk has to bring them first. */
 static bool read_piece(gather *j) {
     int k = j->text;
-    size_t left = SLICE;
-    while (left && j->at[k] < j->end[k]) {
+    if (!j->left) j->left = SLICE;
+    while (j->left && j->at[k] < j->end[k]) {
         uint64_t want = j->end[k] - j->at[k], at;
-        size_t n = cp_output_read(j->g.exec->out[k], j->at[k], want < left ? (size_t)want : left, &j->piece, &at);
+        size_t n = cp_output_get(j->g.exec->out[k], &j->fetch, j->at[k], want < j->left ? (size_t)want : j->left,
+                                 &j->piece, &at);
+        if (cp_fetch_waits(&j->fetch)) return false;
         if (!n) {
             cut_short(j, k);
             break;
         }
         j->g.truncated[k] |= at > j->at[k]; /* the oldest were dropped meanwhile */
         j->at[k] = at + n;
-        left -= n;
+        j->left -= n;
     }
-    return j->at[k] >= j->end[k];
+    j->left = 0;
+    return true;
 }
+
+static bool read_all(const gather *j) { return j->at[j->text] >= j->end[j->text]; }
 
 /* ---- steps ---- */
 
@@ -180,37 +234,48 @@ static void end_run(cp_work *w) {
     cp_result_spooled(&j->res, &j->out, &j->err);
 }
 
-static void end_done(cp_work *w) { finish(CP_CONTAINER(w, gather, work)); }
+static void end_done(cp_work *w) {
+    gather *j = CP_CONTAINER(w, gather, work);
+    if (j->cancelled) drop(j);
+    else finish(j);
+}
 
 static void piece_run(cp_work *w) {
     gather *j = CP_CONTAINER(w, gather, work);
-    write_piece(j, j->at[j->text] >= j->end[j->text]);
+    write_piece(j, read_all(j));
     if (cp_spool_settle(&j->out, &j->err) < 0) return;
     if (j->text == 2) end(j, true);
 }
 
 static void piece_done(cp_work *w) {
     gather *j = CP_CONTAINER(w, gather, work);
-    if (j->err.code || j->text == 2) finish(j);
-    else step(&j->task);
+    if (j->cancelled) drop(j);
+    else if (j->err.code || j->text == 2) finish(j);
+    else step(j);
 }
 
-static void step(cp_task *t) {
-    gather *j = CP_CONTAINER(t, gather, task);
-    while (j->on_loop && j->text < 2) write_piece(j, read_piece(j));
-    if (j->text < 2) {
-        read_piece(j);
-        cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, piece_run, piece_done);
-    } else if (end(j, false)) {
-        finish(j);
-    } else {
-        cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, end_run, end_done);
+static void on_fetched(cp_fetch *f) { step(CP_CONTAINER(f, gather, fetch)); }
+
+static void step(gather *j) {
+    if (j->cancelled) {
+        drop(j);
+        return;
     }
+    for (bool more = true; more && j->text < 2; more = j->on_loop) {
+        if (!read_piece(j)) return;
+        if (j->on_loop) write_piece(j, read_all(j));
+    }
+    if (j->text < 2)
+        cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, piece_run, piece_done);
+    else if (end(j, false)) finish(j);
+    else cp_workers_submit_to(j->ctx->workers, CP_LANE_COMPUTE, CP_OWNER_ANYONE, &j->work, end_run, end_done);
 }
 
-void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form, cp_gather_done *done,
-               void *arg) {
+gather *cp_gather_new(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form *form, cp_gather_done *done,
+                      void *arg) {
     gather *j = cp_new(gather);
+    cp_metric_add(CP_M_GATHERS, 1);
+    j->fetch.done = on_fetched;
     j->g.exec = e;
     j->g.view = view;
     j->ctx = ctx;
@@ -234,7 +299,11 @@ void cp_gather(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gather_form 
         n += j->end[k] - j->at[k];
     }
     j->on_loop = n <= INLINE_MAX && cp_charge_set(&j->out.charge, n, NULL) == 0;
+    return j;
+}
+
+void cp_gather_start(gather *j) {
     begin(j);
-    if (j->on_loop) step(&j->task);
+    if (j->on_loop) step(j);
     else await_turn(j);
 }

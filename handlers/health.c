@@ -1,4 +1,5 @@
 /* Liveness, readiness and metrics (conflux-additions.md, "The rest"). */
+#include <stdlib.h>
 #include <sys/statvfs.h>
 
 #include "base/budget.h"
@@ -18,14 +19,27 @@ static int healthz(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
     return 0;
 }
 
+/* ---- readiness ----
+ *
+ * What is asked of the disk of the state folder may wait for it as long as it likes, so a thread asks: once for all who
+ * want to know at that time. When it has not answered in LOOK_MS the disk counts as one that takes nothing, and until
+ * it answers everybody is told so at once. */
+
+enum { LOOK_MS = 2000 };
+
+struct cp_ready_call {
+    cp_ready_call *next;
+    cp_ctx *ctx;
+    cp_reply *reply;
+};
+
 static bool disk_has_room(const char *dir) {
     struct statvfs v;
     return dir && statvfs(dir, &v) == 0 && (uint64_t)v.f_bavail * v.f_frsize >= MIN_FREE_BYTES;
 }
 
 /* The one place that may answer 503: probes want the retry that the SDK would make of it. */
-static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
-    (void)req;
+static void answer_ready(const cp_ctx *ctx, cp_reply *reply, bool disk) {
     cp_err none;
     const struct {
         const char *name;
@@ -35,7 +49,7 @@ static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
         {"accepting", !ctx->svc->draining},
         {"keeper", ctx->svc->keeper != NULL},
         {"registry", ctx->svc->registry && cp_registry_healthy(ctx->svc->registry)},
-        {"disk", disk_has_room(ctx->svc->state_dir)},
+        {"disk", disk},
         {"descriptors", cp_nofile_room(CP_NOFILE_START, &none) == 0},
     };
     bool ready = true;
@@ -51,6 +65,61 @@ static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     cp_jw_end_obj(&w);
     cp_success_end(&w);
     cp_reply_send(reply, &res);
+}
+
+static void answer_all(cp_ctx *ctx, bool disk) {
+    for (cp_ready_call *c; (c = ctx->disk.calls);) {
+        ctx->disk.calls = c->next;
+        c->reply->on_cancel = NULL;
+        answer_ready(ctx, c->reply, disk);
+        free(c);
+    }
+}
+
+static void look_run(cp_work *w) {
+    cp_disk_look *d = CP_CONTAINER(w, cp_disk_look, work);
+    d->room = disk_has_room(CP_CONTAINER(d, cp_ctx, disk)->svc->state_dir);
+}
+
+static void look_done(cp_work *w) {
+    cp_disk_look *d = CP_CONTAINER(w, cp_disk_look, work);
+    cp_ctx *ctx = CP_CONTAINER(d, cp_ctx, disk);
+    cp_timer_stop(ctx->loop, &d->patience);
+    d->looking = d->stuck = false;
+    answer_all(ctx, d->room);
+}
+
+static void look_is_stuck(cp_timer *t) {
+    cp_disk_look *d = CP_CONTAINER(t, cp_disk_look, patience);
+    d->stuck = true;
+    answer_all(CP_CONTAINER(d, cp_ctx, disk), false);
+}
+
+static bool ready_cancel(cp_reply *reply, cp_end why, bool kill) {
+    (void)why, (void)kill;
+    cp_ready_call *c = reply->handler, **p = &c->ctx->disk.calls;
+    while (*p != c) p = &(*p)->next;
+    *p = c->next;
+    free(c);
+    return false;
+}
+
+static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    (void)req;
+    cp_disk_look *d = &ctx->disk;
+    if (d->stuck) {
+        answer_ready(ctx, reply, false);
+        return;
+    }
+    cp_ready_call *c = cp_new(cp_ready_call);
+    *c = (cp_ready_call){.next = d->calls, .ctx = ctx, .reply = reply};
+    d->calls = c;
+    reply->handler = c;
+    reply->on_cancel = ready_cancel;
+    if (d->looking) return;
+    d->looking = true;
+    cp_timer_start(ctx->loop, &d->patience, LOOK_MS, look_is_stuck);
+    cp_workers_submit_to(ctx->workers, CP_LANE_COMPUTE, CP_OWNER_UPKEEP, &d->work, look_run, look_done);
 }
 
 static int metrics(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {

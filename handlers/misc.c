@@ -3,6 +3,7 @@
 
 #include "handlers/families.h"
 #include "handlers/reply.h"
+#include "handlers/rows.h"
 
 static int greeting(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {
     (void)ctx, (void)req, (void)err;
@@ -41,19 +42,30 @@ static int commands(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *
     return 0;
 }
 
+typedef struct pending_rows {
+    cp_rows rows;
+    cp_ctx *ctx;
+    struct cp_ws_pending *walk;
+} pending_rows;
+
+static bool pending_row(cp_rows *r, cp_jw *w) {
+    const pending_rows *p = CP_CONTAINER(r, pending_rows, rows);
+    return p->walk && p->ctx->pending->row(p->walk, w);
+}
+
+static void pending_free(cp_rows *r) {
+    pending_rows *p = CP_CONTAINER(r, pending_rows, rows);
+    if (p->walk) p->ctx->pending->close(p->walk);
+    free(p);
+}
+
 static void pending(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    static const cp_rows_ops ops = {.key = "connections", .row = pending_row, .free = pending_free};
     (void)req;
-    cp_result res = {0};
-    cp_jw w = cp_success_begin(&res);
-    cp_jw_key(&w, "connections");
-    if (ctx->pending_json) {
-        ctx->pending_json(ctx->pending_arg, &w);
-    } else {
-        cp_jw_arr(&w);
-        cp_jw_end_arr(&w);
-    }
-    cp_success_end(&w);
-    cp_reply_send(reply, &res);
+    pending_rows *p = cp_new(pending_rows);
+    p->ctx = ctx;
+    if (ctx->pending) p->walk = ctx->pending->open(ctx->pending_arg);
+    cp_rows_answer(&p->rows, &ops, ctx, reply);
 }
 
 const cp_route cp_misc_routes[] = {

@@ -145,21 +145,23 @@ static void get(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     if (e) cp_process_settled(ctx, e, reply, reply_get, NULL);
 }
 
-/* The gather cannot be taken back: a client that goes away meanwhile leaves it without a reply. */
 typedef struct whole_logs {
     cp_reply *reply;
+    cp_gathering *gathering;
 } whole_logs;
 
 static bool whole_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
-    ((whole_logs *)reply->handler)->reply = NULL;
+    whole_logs *l = reply->handler;
+    cp_gather_cancel(l->gathering);
+    free(l);
     return false;
 }
 
 static void whole_done(void *arg, cp_result *res) {
     whole_logs *l = arg;
-    if (l->reply) cp_reply_send(l->reply, res);
-    else cp_result_free(res);
+    l->reply->on_cancel = NULL;
+    cp_reply_send(l->reply, res);
     free(l);
 }
 
@@ -169,17 +171,15 @@ static void reply_logs(cp_ctx *ctx, cp_exec *e, cp_reply *reply, void *arg) {
     l->reply = reply;
     reply->handler = l;
     reply->on_cancel = whole_cancel;
-    cp_gather(ctx, e, (cp_exec_view){0}, &cp_gather_logs, whole_done, l);
+    l->gathering = cp_gather_new(ctx, e, (cp_exec_view){0}, &cp_gather_logs, whole_done, l);
+    cp_gather_start(l->gathering);
 }
 
 static void logs(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
-    cp_result res = {0};
-    cp_err err = {0};
     cp_exec *e = cp_process_find(ctx, req, reply);
     if (!e) return;
-    if (!cp_exec_log_wanted(req)) cp_process_settled(ctx, e, reply, reply_logs, NULL);
-    else if (cp_exec_log(req, e, &res, &err) < 0) cp_reply_error(reply, &err, NULL, (cp_str){0});
-    else cp_reply_send(reply, &res);
+    if (cp_exec_log_wanted(req)) cp_exec_log(req, e, reply);
+    else cp_process_settled(ctx, e, reply, reply_logs, NULL);
 }
 
 static void stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {

@@ -20,3 +20,6 @@ void cp_process_delete(cp_ctx *ctx, const cp_request *req, cp_reply *reply); /* 
 void cp_process_kill_all(cp_ctx *ctx, const cp_request *req, cp_reply *reply);
 /* A signal by name, with or without SIG, or by number. */
 int cp_signal_of(cp_str text, const char *field, int *sig, cp_err *err);
+/* Answers a wait that came to nothing (`word`: what it was for); of a process that is over with the end of its output.
+ * Loop thread. */
+void cp_process_not_ready(cp_reply *reply, cp_exec *e, const cp_err *err, const char *word, unsigned timeout_ms);

@@ -1,16 +1,20 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "handlers/process.h"
 #include "handlers/reply.h"
+#include "handlers/rows.h"
 
-typedef struct filter {
+typedef struct process_rows {
+    cp_rows rows;
     cp_buf status, session, after; /* empty: any */
     uint64_t limit, written;
     bool passed_after;
-    cp_jw *w;
-} filter;
+    cp_exec **v; /* those that there were, each with a reference; from `at` on they are still to be written */
+    size_t n, cap, at;
+} process_rows;
 
-static int read_filter(const cp_request *req, filter *f, cp_err *err) {
+static int read_filter(const cp_request *req, process_rows *f, cp_err *err) {
     f->limit = UINT64_MAX;
     if (cp_request_param(req, "status", &f->status, err) < 0 ||
         cp_request_param(req, "sessionId", &f->session, err) < 0 ||
@@ -21,44 +25,57 @@ static int read_filter(const cp_request *req, filter *f, cp_err *err) {
     return 0;
 }
 
-static bool write_one(void *arg, cp_exec *e) {
-    filter *f = arg;
+static bool take_down(void *arg, cp_exec *e) {
+    process_rows *f = arg;
     if (!e->process_id) return true;
     if (!f->passed_after) {
         f->passed_after = cp_str_is(cp_buf_str(&f->after), e->process_id);
         return true;
     }
-    if (f->status.n && !cp_str_is(cp_buf_str(&f->status), cp_exec_status(e))) return true;
     if (f->session.n && !(e->session && cp_str_is(cp_buf_str(&f->session), e->session))) return true;
-    if (f->written++ >= f->limit) return false;
-    cp_jw_process(f->w, e);
+    if (f->n == f->cap) f->v = cp_realloc(f->v, (f->cap = f->cap ? 2 * f->cap : 64) * sizeof *f->v);
+    cp_exec_ref(e);
+    f->v[f->n++] = e;
     return true;
 }
 
-static void answer(cp_ctx *ctx, filter *f, cp_reply *reply) {
-    cp_result res = {0};
-    cp_jw w = cp_success_begin(&res);
-    f->w = &w;
-    cp_jw_key(&w, "processes");
-    cp_jw_arr(&w);
-    if (f->limit) cp_exec_each(ctx->svc, write_one, f);
-    cp_jw_end_arr(&w);
-    cp_success_end(&w);
-    cp_reply_send(reply, &res);
+static void begin(cp_rows *r) {
+    process_rows *f = CP_CONTAINER(r, process_rows, rows);
+    if (f->limit) cp_exec_each(r->ctx->svc, take_down, f);
+}
+
+static bool row(cp_rows *r, cp_jw *w) {
+    process_rows *f = CP_CONTAINER(r, process_rows, rows);
+    if (f->at == f->n || f->written >= f->limit) return false;
+    cp_exec *e = f->v[f->at++];
+    if (!f->status.n || cp_str_is(cp_buf_str(&f->status), cp_exec_status(e))) {
+        f->written++;
+        cp_jw_process(w, e);
+    }
+    cp_exec_unref(e);
+    return true;
+}
+
+static void rows_free(cp_rows *r) {
+    process_rows *f = CP_CONTAINER(r, process_rows, rows);
+    while (f->at < f->n) cp_exec_unref(f->v[f->at++]);
+    free(f->v);
+    cp_buf_free(&f->status);
+    cp_buf_free(&f->session);
+    cp_buf_free(&f->after);
+    free(f);
 }
 
 void cp_process_list(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
-    filter f = {0};
+    static const cp_rows_ops ops = {.key = "processes", .begin = begin, .row = row, .free = rows_free};
+    process_rows *f = cp_new(process_rows);
     cp_err err = {0};
-    if (read_filter(req, &f, &err) < 0) {
-        cp_reply_error(reply, &err, NULL, (cp_str){0});
-    } else if (f.after.n && !cp_exec_find_process(ctx->svc, cp_buf_str(&f.after))) {
+    if (read_filter(req, f, &err) == 0 && f->after.n && !cp_exec_find_process(ctx->svc, cp_buf_str(&f->after)))
         cp_fail_field(&err, "after", "after names no process that is known");
-        cp_reply_error(reply, &err, NULL, (cp_str){0});
-    } else {
-        answer(ctx, &f, reply);
+    if (!err.code) {
+        cp_rows_answer(&f->rows, &ops, ctx, reply);
+        return;
     }
-    cp_buf_free(&f.status);
-    cp_buf_free(&f.session);
-    cp_buf_free(&f.after);
+    rows_free(&f->rows);
+    cp_reply_error(reply, &err, NULL, (cp_str){0});
 }

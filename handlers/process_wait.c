@@ -16,8 +16,7 @@ enum {
     SLICE_MS = 5,        /* of matching; then others have their turn */
     STEP = 4 << 10,      /* bytes between two looks at the clock */
     PATTERNS_MAX = 1000, /* that may wait at a time: each learns its own tables */
-    PORT_POLL_MS = 50,
-    TAIL = 4096
+    PORT_POLL_MS = 50
 };
 
 typedef enum { FOR_EXIT, FOR_LOG, FOR_PORT } wait_for;
@@ -146,30 +145,8 @@ static void answer(waiter *w, int k, const cp_log_hit *hit) {
     finish(w);
 }
 
-static void write_tail(cp_jw *j, const char *key, cp_output *o) {
-    cp_autobuf cp_buf text = {0};
-    uint64_t total = o ? cp_output_total(o) : 0, at;
-    if (o) cp_output_read(o, total > TAIL ? total - TAIL : 0, TAIL, &text, &at);
-    cp_jw_kstr(j, key, cp_buf_str(&text));
-}
-
 static void fail(waiter *w, const cp_err *err) {
-    const cp_exec *e = w->watch.exec;
-    cp_autobuf cp_buf context = {0};
-    cp_jw j = cp_jw_on(&context);
-    cp_jw_obj(&j);
-    cp_jw_kz(&j, "processId", e->process_id);
-    cp_jw_kz(&j, "for", wait_words[what_of(w)]);
-    if (cp_exec_over(e)) {
-        if (e->exit_code >= 0) cp_jw_ki64(&j, "exitCode", e->exit_code);
-        if (e->state == CP_STATE_ENDED) cp_jw_kz(&j, "outcome", cp_outcome_name(e->outcome));
-        write_tail(&j, "stdout", e->out[0]);
-        write_tail(&j, "stderr", e->out[1]);
-    } else {
-        cp_jw_ku64(&j, "timeoutMs", w->watch.number);
-    }
-    cp_jw_end_obj(&j);
-    cp_reply_error(let_go(w), err, NULL, cp_buf_str(&context));
+    cp_process_not_ready(let_go(w), w->watch.exec, err, wait_words[what_of(w)], w->watch.number);
     finish(w);
 }
 
@@ -213,7 +190,7 @@ static bool take_piece(log_waiter *l, int k) {
     cp_output *o = e->out[k];
     if (!l->look[k] || !o || !l->cursor[k].o) return false;
     cp_buf_reset(&l->piece, SCAN);
-    size_t n = cp_output_read(o, l->cursor[k].at, SCAN, &l->piece, &l->at);
+    size_t n = cp_cursor_read(&l->cursor[k], SCAN, &l->piece, &l->at);
     l->last = cp_exec_over(e) && cp_output_ended(o) && l->at + n >= cp_output_total(o);
     if (!n && !l->last) return false;
     l->stream = k;
@@ -231,7 +208,7 @@ static void scan(log_waiter *l) {
     }
     cp_buf_free(&l->piece);
     for (int k = 0; k < 2; k++)
-        if (l->look[k] && w->watch.exec->out[k] && cp_output_waits(w->watch.exec->out[k])) return;
+        if (l->look[k] && l->cursor[k].o && cp_cursor_waits(&l->cursor[k])) return;
     if (cp_exec_over(w->watch.exec)) fail_ended(w);
 }
 

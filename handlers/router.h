@@ -7,6 +7,23 @@
 
 typedef struct cp_router cp_router;
 
+/* What GET /readyz asks of the disk of the state folder, on a thread (health.c). Loop thread. */
+typedef struct cp_ready_call cp_ready_call;
+typedef struct cp_disk_look {
+    cp_work work;
+    cp_timer patience;
+    cp_ready_call *calls; /* that wait for the answer */
+    bool looking, stuck;  /* a thread asks; and it has been at it for too long */
+    bool room;            /* the thread's answer */
+} cp_disk_look;
+
+/* GET /api/pending: the elements of the "connections" array, piece by piece. Loop thread. */
+typedef struct cp_pending_ops {
+    struct cp_ws_pending *(*open)(void *arg);
+    bool (*row)(struct cp_ws_pending *p, cp_jw *w); /* false: that was all, and every element is complete */
+    void (*close)(struct cp_ws_pending *p);
+} cp_pending_ops;
+
 /* What handlers see of the program. */
 typedef struct cp_ctx {
     cp_loop *loop;
@@ -14,13 +31,12 @@ typedef struct cp_ctx {
     cp_services *svc;
     const cp_config *config;
     cp_router *router;
-    /* Operations that only the transport can answer; set by app.c. */
-    void (*pending_json)(void *arg,
-                         cp_jw *w); /* GET /api/pending: writes the "connections" array value. Loop thread. */
+    const cp_pending_ops *pending; /* what only the transport can answer; set by app.c */
     void *pending_arg;
     bool ready;        /* /readyz */
     unsigned scans;    /* searches under way; loop */
     unsigned patterns; /* waits for a regular expression; loop */
+    cp_disk_look disk; /* loop */
 } cp_ctx;
 
 typedef enum {

@@ -7,6 +7,7 @@
 #include "handlers/exec_args.h"
 #include "handlers/families.h"
 #include "handlers/reply.h"
+#include "handlers/rows.h"
 #include "services/nofile.h"
 
 enum { MAX_ID = 255, MAX_CWD = 4096 };
@@ -124,18 +125,37 @@ static void create(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 
 /* ---- list ---- */
 
-static void write_id(void *arg, const char *id) { cp_jw_z(arg, id); }
+typedef struct session_rows {
+    cp_rows rows;
+    cp_buf ids; /* each with its NUL */
+    size_t at;
+} session_rows;
+
+static void take_down(void *arg, const char *id) { cp_buf_add(arg, id, strlen(id) + 1); }
+
+static void list_begin(cp_rows *r) {
+    cp_session_each(r->ctx->svc, take_down, &CP_CONTAINER(r, session_rows, rows)->ids);
+}
+
+static bool list_row(cp_rows *r, cp_jw *w) {
+    session_rows *l = CP_CONTAINER(r, session_rows, rows);
+    if (l->at == l->ids.n) return false;
+    cp_str id = cp_str_of(l->ids.p + l->at);
+    l->at += id.n + 1;
+    cp_jw_str(w, id);
+    return true;
+}
+
+static void list_free(cp_rows *r) {
+    session_rows *l = CP_CONTAINER(r, session_rows, rows);
+    cp_buf_free(&l->ids);
+    free(l);
+}
 
 static void list(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
+    static const cp_rows_ops ops = {.key = "data", .begin = list_begin, .row = list_row, .free = list_free};
     (void)req;
-    cp_result res = {0};
-    cp_jw w = cp_success_begin(&res);
-    cp_jw_key(&w, "data");
-    cp_jw_arr(&w);
-    cp_session_each(ctx->svc, write_id, &w);
-    cp_jw_end_arr(&w);
-    cp_success_end(&w);
-    cp_reply_send(reply, &res);
+    cp_rows_answer(&cp_new(session_rows)->rows, &ops, ctx, reply);
 }
 
 /* ---- delete ---- */

@@ -89,23 +89,14 @@ static void put_route(cp_jw *w, const cp_route *route) {
     cp_jw_kz(w, "route", text);
 }
 
-static void put_pending(const mux *m, const pend *p, cp_jw *w) {
-    static const char *const words[] = {"waiting", "running", "streaming", "sending", "held"};
-    cp_jw_obj(w);
-    if (p->id_n) {
-        cp_jw_key(w, "id");
-        cp_jw_raw(w, pend_id(p));
-    }
-    put_route(w, cp_router_route(m->t->router, p->index));
-    cp_jw_kz(w, "state", words[p->state]);
-    cp_jw_ku64(w, "ageMs", (cp_now_us() - p->started_us) / 1000);
-    cp_jw_ku64(w, "bytes", p->state == PEND_WAITING ? 0 : p->bytes);
-    if (p->deadline_ms) {
-        uint64_t now = cp_now_ms(), at = pend_deadline(p);
-        cp_jw_ku64(w, "deadlineMs", at > now ? at - now : 0);
-    }
-    cp_jw_end_obj(w);
-}
+/* What is taken down of a request; its id follows. */
+typedef struct pending_row {
+    uint64_t started_us, bytes, deadline; /* cp_now_ms; 0 none */
+    uint16_t index, id_n;
+    uint8_t state;
+} pending_row;
+
+enum { PARSING = 255 };
 
 static int by_age(const void *a, const void *b) {
     const pend *x = *(const pend *const *)a, *y = *(const pend *const *)b;
@@ -113,16 +104,51 @@ static int by_age(const void *a, const void *b) {
 }
 
 /* The oldest first: whoever asks looks for what hangs. */
-static void mux_pending(cp_ws *ws, cp_jw *w) {
+static void mux_pending(cp_ws *ws, cp_buf *rows) {
     const mux *m = cp_ws_data(ws);
     cp_autofree const pend **all = cp_alloc((m->table.count + 1) * sizeof *all);
     size_t n = 0;
     for (const pend *p = pend_from(&m->table, 0); p; p = pend_next(&m->table, p)) all[n++] = p;
     qsort(all, n, sizeof *all, by_age);
-    for (size_t i = 0; i < n; i++) put_pending(m, all[i], w);
-    if (!m->job) return;
+    for (size_t i = 0; i < n; i++) {
+        const pend *p = all[i];
+        pending_row r = {.started_us = p->started_us,
+                         .bytes = p->state == PEND_WAITING ? 0 : p->bytes,
+                         .deadline = pend_deadline(p),
+                         .index = p->index,
+                         .id_n = p->id_n,
+                         .state = p->state};
+        cp_buf_add(rows, &r, sizeof r);
+        cp_buf_add(rows, p->id, p->id_n);
+    }
+    pending_row parsing = {.state = PARSING};
+    if (m->job) cp_buf_add(rows, &parsing, sizeof parsing);
+}
+
+static void mux_pending_row(cp_transport *t, const cp_buf *rows, size_t *at, cp_jw *w) {
+    static const char *const words[] = {"waiting", "running", "streaming", "sending", "held"};
+    pending_row r;
+    memcpy(&r, rows->p + *at, sizeof r);
+    cp_str id = {rows->p + *at + sizeof r, r.id_n};
+    *at += sizeof r + r.id_n;
     cp_jw_obj(w);
-    cp_jw_kz(w, "state", "parsing");
+    if (r.id_n) {
+        cp_jw_key(w, "id");
+        cp_jw_raw(w, id);
+    }
+    if (r.state == PARSING) {
+        cp_jw_kz(w, "state", "parsing");
+        cp_jw_end_obj(w);
+        return;
+    }
+    put_route(w, cp_router_route(t->router, r.index));
+    cp_jw_kz(w, "state", words[r.state]);
+    cp_jw_ku64(w, "ageMs", (cp_now_us() - r.started_us) / 1000);
+    cp_jw_ku64(w, "bytes", r.bytes);
+    if (r.deadline) {
+        uint64_t now = cp_now_ms();
+        cp_jw_ku64(w, "deadlineMs", r.deadline > now ? r.deadline - now : 0);
+    }
     cp_jw_end_obj(w);
 }
 
@@ -134,6 +160,7 @@ const cp_ws_endpoint cp_ws_mux = {
     .writable = mux_writable,
     .close = mux_close,
     .pending = mux_pending,
+    .pending_row = mux_pending_row,
     .drain = mux_drain,
     .busy = mux_busy,
     .held = mux_held_outside,

@@ -16,7 +16,9 @@ typedef struct cp_ws_endpoint {
     void (*pong)(cp_ws *ws, cp_str payload);                    /* may be NULL */
     void (*writable)(cp_ws *ws);                                /* the outbox has room again: pull */
     void (*close)(cp_ws *ws, uint16_t code);                    /* once; frees ws_data; nothing can be sent any more */
-    void (*pending)(cp_ws *ws, cp_jw *w);                       /* for /api/pending: array entries; may be NULL */
+    void (*pending)(cp_ws *ws, cp_buf *rows);                   /* takes down what /api/pending shows; may be NULL */
+    /* Writes the row at *at of what pending took down, perhaps after the connection's end, and moves *at on. */
+    void (*pending_row)(cp_transport *t, const cp_buf *rows, size_t *at, cp_jw *w);
     /* The server is ending: finish what can be finished now. NULL: nothing to do. */
     void (*drain)(cp_ws *ws);
     /* True while something is left that has not been put into the outbox: a close waits for it, and a peer that answers
@@ -53,5 +55,10 @@ void cp_ws_pause(cp_ws *ws, bool paused);
 void cp_ws_drain_all(cp_transport *t, uint64_t timeout_ms, void (*done)(void *arg), void *arg);
 /* Cuts every connection and frees what the module keeps for the loop. */
 void cp_ws_close_all(cp_transport *t);
-/* GET /api/pending: the value of the "connections" array, over all WebSockets. */
-void cp_ws_pending_json(cp_transport *t, cp_jw *w);
+/* GET /api/pending: the elements of the "connections" array, over all WebSockets: one after another, each as it is when
+ * its turn comes; those that come meanwhile are left out. A row is the beginning of a connection or one of its
+ * requests; false: there is none, and all that has been begun has been ended. */
+typedef struct cp_ws_pending cp_ws_pending;
+cp_ws_pending *cp_ws_pending_open(cp_transport *t);
+bool cp_ws_pending_row(cp_ws_pending *p, cp_jw *w);
+void cp_ws_pending_close(cp_ws_pending *p);

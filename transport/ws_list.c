@@ -71,21 +71,65 @@ const char *cp_ws_peer(const cp_ws *ws, char out[64]) {
     return out;
 }
 
-void cp_ws_pending_json(cp_transport *t, cp_jw *w) {
+/* ---- GET /api/pending ---- */
+
+struct cp_ws_pending {
+    cp_transport *t;
+    uint64_t below; /* connections from this number on have had their turn, or have come too late */
+    const cp_ws_endpoint *ep;
+    cp_buf rows; /* of the connection that is open */
+    size_t at;
+    bool open;
+};
+
+cp_ws_pending *cp_ws_pending_open(cp_transport *t) {
+    cp_ws_pending *p = cp_new(cp_ws_pending);
+    p->t = t;
+    p->below = UINT64_MAX;
+    return p;
+}
+
+void cp_ws_pending_close(cp_ws_pending *p) {
+    cp_buf_free(&p->rows);
+    free(p);
+}
+
+/* The list begins with the youngest, which has the highest number. */
+static cp_ws *next_of(cp_ws_pending *p) {
+    cp_ws *ws = p->t->ws_head;
+    while (ws && ws->id >= p->below) ws = ws->next;
+    if (ws) p->below = ws->id;
+    return ws;
+}
+
+static void begin_connection(cp_ws_pending *p, cp_ws *ws, cp_jw *w) {
     char peer[64];
+    cp_jw_obj(w);
+    cp_jw_ku64(w, "connection", ws->id);
+    cp_jw_kz(w, "peer", cp_ws_peer(ws, peer));
+    cp_jw_kz(w, "kind", "websocket");
+    cp_jw_kz(w, "endpoint", ws->ep->name);
+    cp_jw_ku64(w, "queuedBytes", cp_outbox_queued(&ws->out) + (ws->ep->held && !ws->ended ? ws->ep->held(ws) : 0));
+    cp_jw_key(w, "pending");
     cp_jw_arr(w);
-    for (cp_ws *ws = t->ws_head; ws; ws = ws->next) {
-        cp_jw_obj(w);
-        cp_jw_ku64(w, "connection", ws->id);
-        cp_jw_kz(w, "peer", cp_ws_peer(ws, peer));
-        cp_jw_kz(w, "kind", "websocket");
-        cp_jw_kz(w, "endpoint", ws->ep->name);
-        cp_jw_ku64(w, "queuedBytes", cp_outbox_queued(&ws->out) + (ws->ep->held && !ws->ended ? ws->ep->held(ws) : 0));
-        cp_jw_key(w, "pending");
-        cp_jw_arr(w);
-        if (ws->ep->pending && !ws->ended) ws->ep->pending(ws, w);
+    cp_buf_clear(&p->rows);
+    p->at = 0;
+    p->ep = ws->ep;
+    p->open = true;
+    if (ws->ep->pending && !ws->ended) ws->ep->pending(ws, &p->rows);
+}
+
+bool cp_ws_pending_row(cp_ws_pending *p, cp_jw *w) {
+    if (p->open && p->at < p->rows.n) {
+        p->ep->pending_row(p->t, &p->rows, &p->at, w);
+        return true;
+    }
+    if (p->open) {
         cp_jw_end_arr(w);
         cp_jw_end_obj(w);
     }
-    cp_jw_end_arr(w);
+    p->open = false;
+    cp_ws *ws = next_of(p);
+    if (ws) begin_connection(p, ws, w);
+    return ws != NULL;
 }

@@ -11,11 +11,12 @@
  * block are given up. A lack of descriptors is waited for.
  *
  * What the loop does to files itself, and what it costs (a local disk, ext4; mean of hundreds, microseconds): reading
- * 64 KiB that are in the page cache, 10, or are not, 270 (by cursors that go on in what was just written they are);
- * opening a log again, 2; growing one by a hole, 10; the mode of one that is cut, 1; a FIFO of a session made or
- * removed, 210 and 14; the record of a session written, 1, and wiped, 35. A state folder on a slow disk stalls all of
- * these: it has to be local (docs/policies.md). What grows with the size of a log is not done by the loop: taking away
- * 64 MiB takes it 6,000 to 50,000. Such a file is given another name, and a thread does the rest.
+ * 64 KiB that are in the page cache, 10; opening a log again whose name is in the cache, 2; growing one by a hole, 10;
+ * the mode of one that is cut, 1; a FIFO of a session made or removed, 210 and 14; the record of a session written, 1,
+ * and wiped, 35. A state folder that is not local stalls all of these (docs/policies.md). What the disk has to bring is
+ * read by a thread (output_fetch.c). What grows with the size of a log is not done by the loop either: taking away 64
+ * MiB takes it 6,000 to 50,000. Such a file is given another name, and a thread does the rest; the hole that a log
+ * leaves which begins anew is its next job's.
  *
  * While somebody watches, what cannot be stored passes through memory, at most CP_OUT_HELD of it: the child waits for
  * the slowest. The disk is tried again now and then; when it takes something the log goes on from there, and all that
@@ -295,7 +296,7 @@ bool cp_output_ended(const cp_output *o) { return o->ended; }
 bool cp_output_truncated(const cp_output *o) { return o->discarded > 0; }
 
 /* Its file is gone or cannot be read, while more is still to come. Of a log that has ended every reader is told. */
-static void lose_stored(cp_output *o, int sys) {
+void cp_output_lose(cp_output *o, int sys) {
     if (o->ended || o->job.running) return;
     cp_log(CP_LOG_ERROR, "output.lost", "what a log had stored cannot be read any more; it counts as dropped",
            CP_KVZ("path", o->path), CP_KVZ("errno", sys ? cp_errno_name(sys) : "EOF"),
@@ -305,10 +306,14 @@ static void lose_stored(cp_output *o, int sys) {
     cp_output_grown(o);
 }
 
+void cp_output_rest(cp_output *o) {
+    if (o->ended && !o->cursors && !o->unlinked && !o->job.running) cp_close(&o->file);
+}
+
 static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
     if (open_log(o) < 0) {
         if (cp_no_fd(errno)) cp_output_retry(o);
-        else lose_stored(o, errno);
+        else cp_output_lose(o, errno);
         return 0;
     }
     cp_buf_reserve(out, n);
@@ -316,12 +321,12 @@ static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
     while (got < n) {
         ssize_t k = pread(o->file, out->p + out->n + got, n - got, (off_t)(at + got));
         if (k < 0 && errno == EINTR) continue;
-        if (k <= 0 && !got) lose_stored(o, k < 0 ? errno : 0);
+        if (k <= 0 && !got) cp_output_lose(o, k < 0 ? errno : 0);
         if (k <= 0) break;
         got += (size_t)k;
     }
     out->n += got;
-    if (o->ended && !o->cursors && !o->unlinked) cp_close(&o->file);
+    cp_output_rest(o);
     return got;
 }
 
@@ -364,10 +369,12 @@ void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, vo
     *c = (cp_cursor){.o = o, .at = from, .blocking = blocking, .wake = wake, .next = o->cursors};
     if (c->next) c->next->prev = c;
     o->cursors = c;
-    if (o->stored > from || o->ended) {
-        c->pending = true;
-        cp_loop_defer(o->opts.loop, &o->later, later_fn);
-    }
+    if (o->stored > from || o->ended) cp_output_wake(c);
+}
+
+void cp_output_wake(cp_cursor *c) {
+    c->pending = true;
+    cp_loop_defer(c->o->opts.loop, &c->o->later, later_fn);
 }
 
 void cp_cursor_advance(cp_cursor *c, uint64_t to) {
@@ -380,13 +387,14 @@ void cp_cursor_advance(cp_cursor *c, uint64_t to) {
 void cp_cursor_close(cp_cursor *c) {
     cp_output *o = c->o;
     if (!o) return;
+    cp_fetch_cancel(&c->fetch);
     if (o->iter == c) o->iter = c->next;
     if (c->prev) c->prev->next = c->next;
     else o->cursors = c->next;
     if (c->next) c->next->prev = c->prev;
     *c = (cp_cursor){0};
     trim_held(o);
-    if (!o->cursors && o->ended && !o->unlinked && !o->job.running) cp_close(&o->file);
+    cp_output_rest(o);
     cp_output_kick(o);
 }
 
@@ -451,7 +459,7 @@ void cp_output_settle(cp_output *o) {
     keep_nameless(o);
     o->ended = true;
     cp_output_grown(o);
-    if (!o->cursors && !o->unlinked) cp_close(&o->file);
+    cp_output_rest(o);
     cp_loop_defer(o->opts.loop, &o->later, later_fn);
 }
 

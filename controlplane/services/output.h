@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/loop.h"
@@ -65,10 +66,27 @@ bool cp_output_truncated(const cp_output *o); /* stop_at_budget reached */
 
 /* Copies up to max bytes from offset `from` to the end of *out. Returns the number of bytes, 0 when there is nothing
  * (yet), or when no descriptor is free (cp_output_waits): cursors are woken to try again. *at gets the offset where the
- * data begin: > from when older bytes were dropped. Page-cache speed: it may read a file, so callers keep max ≤ 1 MiB
- * on the loop. */
+ * data begin: > from when older bytes were dropped. Waits for the disk: on the loop cp_output_get and cp_cursor_read
+ * stand in its place. */
 size_t cp_output_read(cp_output *o, uint64_t from, size_t max, cp_buf *out, uint64_t *at);
 bool cp_output_waits(const cp_output *o); /* for a descriptor: a read that gave nothing has to come again */
+
+/* Reading without waiting for the disk. Embed in the reader, which sets done, and has nothing else to do with it. */
+typedef struct cp_fetch {
+    void (*done)(struct cp_fetch *f); /* loop thread, with nobody up the stack: the disk has answered, ask again */
+    struct out_fetch *job;            /* a thread reads */
+    bool came;                        /* it has: n bytes from `at` on are at p */
+    uint64_t at;
+    size_t n;
+    char *p;
+    int sys;
+    cp_charge charge;
+} cp_fetch;
+/* As cp_output_read, but 0 also when the disk has to be asked (cp_fetch_waits): then done is called, and the same
+ * question is answered. The output has to outlive the fetch, or cp_fetch_cancel comes first. */
+size_t cp_output_get(cp_output *o, cp_fetch *f, uint64_t from, size_t max, cp_buf *out, uint64_t *at);
+static inline bool cp_fetch_waits(const cp_fetch *f) { return f->job != NULL; }
+void cp_fetch_cancel(cp_fetch *f); /* done will not be called; idle is fine */
 
 /* A cursor. Embed in the owner. */
 typedef struct cp_cursor {
@@ -79,10 +97,14 @@ typedef struct cp_cursor {
                                           only for something new */
     struct cp_cursor *prev, *next;
     bool pending; /* output's: wake is due */
+    cp_fetch fetch;
 } cp_cursor;
 void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *));
 void cp_cursor_advance(cp_cursor *c, uint64_t to);
 void cp_cursor_close(cp_cursor *c); /* not open is fine */
+/* cp_output_get from where the cursor stands; it is woken when the disk has answered. */
+size_t cp_cursor_read(cp_cursor *c, size_t max, cp_buf *out, uint64_t *at);
+bool cp_cursor_waits(const cp_cursor *c); /* a read that gave nothing may give something yet */
 
 /* Reads a pipe (taken, non-blocking) that nobody wants to hear, and throws it away until no writer is left. */
 void cp_output_drain(cp_loop *loop, int fd);

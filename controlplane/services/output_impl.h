@@ -1,5 +1,6 @@
 #pragma once
-/* Inside of an output, shared by output.c (log, cursors) and output_pump.c (pipe to log). Nobody else includes this. */
+/* Inside of an output, shared by output.c (log, cursors), output_pump.c (pipe to log) and output_fetch.c. Nobody else
+ * includes this. */
 #include <sys/epoll.h>
 
 #include "services/output.h"
@@ -22,6 +23,7 @@ struct out_job {
     bool open_file;                /* in */
     bool spill;                    /* in: write o->mem to the file first */
     uint64_t punch_from, punch_to; /* in: a hole to make; empty when equal */
+    uint64_t forget_to;            /* in: a log begins anew here; what is before it goes. 0: none does */
     uint64_t at;                   /* in: where spliced bytes go */
     size_t max;                    /* in: bytes to splice at most; 0 none */
     size_t moved;                  /* out */
@@ -45,6 +47,7 @@ struct cp_output {
     uint64_t reading;   /* reads begin here: first, or the end of the hole that is being punched */
     bool no_punch;      /* the file system makes no holes: everything is kept */
     bool full;          /* nothing more is stored: stop_at_budget reached or the disk is full */
+    bool forget;        /* the log has begun anew, and its file still holds what was before */
     uint64_t again_at;  /* cp_loop_now, when the disk is tried again */
     cp_buf held;        /* what blocking cursors have still to read of the discarded bytes: the last of them */
     bool gap;           /* the file has grown by `discarded`: a hole behind what is kept, which survives a crash */
@@ -79,5 +82,9 @@ bool cp_output_can_count(cp_output *o);     /* false: no descriptor is free to w
 bool cp_output_watched(const cp_output *o); /* by a blocking cursor */
 void cp_output_hold(cp_output *o, const char *p, size_t n); /* discards these bytes, and keeps them for such cursors */
 void cp_output_gap(cp_output *o); /* writes down, in the file, how much has been thrown away behind what is kept */
+/* output_fetch.c reads without waiting. */
+void cp_output_lose(cp_output *o, int sys); /* what was stored cannot be read any more (errno, or 0: it is too short) */
+void cp_output_rest(cp_output *o);          /* closes the file that nobody needs open */
+void cp_output_wake(cp_cursor *c);
 /* How many bytes may be taken from the pipe now: 0 when blocking cursors hold it back. */
 uint64_t cp_output_room(const cp_output *o);

@@ -250,10 +250,17 @@ static void job_splice(cp_output *o, struct out_job *j) {
     }
 }
 
+/* In this order: until the mode says otherwise, the next server takes what is behind the hole for thrown away. */
+static void job_forget(const struct out_job *j) {
+    (void)fallocate(j->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(j->forget_to / 4096 * 4096));
+    (void)fchmod(j->file, S_IRUSR | S_IWUSR);
+}
+
 static void job_run(cp_work *w) {
     struct out_job *j = CP_CONTAINER(w, struct out_job, work);
     cp_output *o = CP_CONTAINER(j, cp_output, job);
     if (j->open_file) job_open(o, j);
+    if (!j->sys && j->forget_to) job_forget(j);
     if (!j->sys && j->spill) job_spill(o, j);
     if (!j->sys && j->punch_to > j->punch_from)
         j->punch_failed = fallocate(j->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->punch_from,
@@ -267,6 +274,7 @@ static void harvest_file(cp_output *o, struct out_job *j) {
             cp_close(&j->file);
             return;
         }
+        cp_close(&o->file); /* a reader may have opened it meanwhile */
         o->file = cp_take_fd(&j->file);
         o->in_file = true;
         if (j->spill) o->unlinked = true;
@@ -286,11 +294,10 @@ static void harvest_hole(cp_output *o, struct out_job *j) {
     o->first = j->punch_to;
 }
 
-/* The disk takes something again: the log goes on from here. */
+/* The disk takes something again: the log goes on from here. The next job takes away what was before. */
 static void store_again(cp_output *o, const struct out_job *j) {
-    (void)fallocate(o->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(j->at / 4096 * 4096));
-    (void)fchmod(o->file, S_IRUSR | S_IWUSR);
     o->first = o->reading = o->stored = j->at;
+    o->forget = true;
     o->discarded = 0;
     o->full = o->gap = false;
     cp_log(CP_LOG_INFO, "output.again", "output is stored again; what came before counts as dropped",
@@ -388,15 +395,17 @@ static void start_job(cp_output *o, bool spill) {
         if (max > budget_left(o)) max = (size_t)budget_left(o);
     }
     uint64_t hole = spill ? o->first : hole_end(o);
-    if (max == 0 && hole == o->first && !spill) return;
+    if (max == 0 && hole == o->first && !spill && !o->forget) return;
     *j = (struct out_job){.running = true,
                           .open_file = o->file < 0,
                           .file = o->file,
                           .spill = spill,
                           .punch_from = o->first,
                           .punch_to = hole,
+                          .forget_to = o->forget ? o->first : 0,
                           .at = o->stored,
                           .max = max};
+    o->forget = false;
     o->reading = hole; /* what is being punched must not be read as zeros */
     if (max) o->readable = false;
     cp_workers_submit_to(o->opts.workers, CP_LANE_OUTPUT, CP_OWNER_ANYONE, &j->work, job_run, job_done);

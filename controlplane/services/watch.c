@@ -109,6 +109,7 @@ static cp_watcher *watcher_new(cp_services *s, const cp_watch_spec *spec) {
 
 static void unlist(cp_watcher *w) {
     w->over = true;
+    watch_walk_stop(w);
     cp_metric_add(CP_M_WATCHERS, -1);
     if (w->prev) w->prev->next = w->next;
     else w->svc->watches->first = w->next;
@@ -286,6 +287,7 @@ void cp_watch_check_cancel(cp_watch_check *c) {
     cp_watcher *w = c->watcher;
     if (!w) return;
     check_unlink(c);
+    if (!w->ready && !w->checks) w->retained = false; /* nobody has been told a version to come again with */
     end_if_unused(w);
 }
 

@@ -69,6 +69,7 @@ struct cp_watcher {
     bool report;
     cp_err walk_err; /* code CP_OK: none */
     cp_work work;
+    _Atomic bool walk_stop; /* the watcher is over: what is left of the walk is for nobody */
 
     bool walking, ready;
     bool over;     /* out of the list; freed as soon as no walk and nobody up the stack has it */
@@ -113,4 +114,5 @@ void watch_sub_fini(cp_watch_sub *s);
 
 /* watch_walk.c */
 void watch_walk(cp_watcher *w, watch_dir *at, cp_str name, bool report); /* then `walking`, until watch_walked */
-void watch_walked(cp_watcher *w);                                        /* watch_events.c; on the loop */
+void watch_walk_stop(cp_watcher *w); /* one that has not begun never will; what has ends soon, then watch_walked */
+void watch_walked(cp_watcher *w);    /* watch_events.c; on the loop */

@@ -17,6 +17,7 @@
 
 #include "base/act.h"
 #include "base/clock.h"
+#include "base/metrics.h"
 #include "services/files_impl.h"
 #include "services/nofile.h"
 
@@ -217,6 +218,7 @@ static int list(walk *k, watch_dir *d, DIR *dir, cp_err *err) {
     for (struct dirent *e; (e = cp_dir_next(dir));) {
         cp_str name = cp_str_of(e->d_name);
         bool is_dir = entry_is_dir(dirfd(dir), e);
+        if (w->walk_stop) break;
         if ((!is_dir && !w->report) || cp_watch_staged(name)) continue;
         cp_buf_clear(&path);
         watch_path(w, d, name, &path);
@@ -261,7 +263,7 @@ static int walk_all(walk *k, cp_err *err) {
     if (first && open_inotify(w, err) < 0) return -1;
     if (open_root(k, first, err) < 0) return -1;
     if (enter(k, w->walk_at, cp_buf_str(&w->walk_name), err) < 0) return -1;
-    while (k->head) {
+    while (k->head && !w->walk_stop) {
         cp_autofree todo *t = take_first(k);
         watch_dir *parent = watch_tree_wd(&w->tree, t->parent_wd);
         if (parent && enter(k, parent, (cp_str){t->name, t->n}, err) < 0) return -1;
@@ -280,9 +282,21 @@ static void run(cp_work *work) {
     cp_close(&k.root);
 }
 
-static void done(cp_work *work) { watch_walked(CP_CONTAINER(work, cp_watcher, work)); }
+static void done(cp_work *work) {
+    cp_metric_add(CP_M_WATCH_WALKS, -1);
+    watch_walked(CP_CONTAINER(work, cp_watcher, work));
+}
+
+void watch_walk_stop(cp_watcher *w) {
+    if (!w->walking) return;
+    w->walk_stop = true;
+    if (!cp_workers_withdraw(&w->work)) return;
+    cp_metric_add(CP_M_WATCH_WALKS, -1);
+    w->walking = false;
+}
 
 void watch_walk(cp_watcher *w, watch_dir *at, cp_str name, bool report_content) {
+    cp_metric_add(CP_M_WATCH_WALKS, 1);
     w->walking = true;
     w->walk_at = at;
     w->report = report_content;

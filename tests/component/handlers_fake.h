@@ -40,7 +40,7 @@ struct cp_exec_impl {
     void *kill_arg;
 };
 
-enum { FAKE_EXECS = 64 };
+enum { FAKE_EXECS = 10240 };
 static struct {
     cp_loop *loop;
     cp_workers *workers;

@@ -1,6 +1,8 @@
 /* The whole table behind the router: refusals, body rules, fixed answers, metrics, sessions. */
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/statvfs.h>
 
 #include "handlers_fake.h"
 
@@ -83,10 +85,56 @@ static void fixed_answers(void **state) {
 static void readiness_names_what_is_missing(void **state) {
     (void)state;
     ask(&c, CP_GET, "/readyz", NULL);
+    while (!c.res.status) cp_loop_once(fake.loop, 1000);
     assert_int_equal(c.res.status, 503);
     assert_false(yyjson_get_bool(at(&c, "/checks/started")));
     assert_false(yyjson_get_bool(at(&c, "/checks/keeper")));
     assert_true(yyjson_get_bool(at(&c, "/checks/accepting")));
+    assert_true(yyjson_get_bool(at(&c, "/checks/disk")));
+}
+
+/* Stands in for the C library's: the disk of the state folder answers when the gate is open. */
+static pthread_mutex_t disk_gate = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint disk_asked;
+int statvfs(const char *path, struct statvfs *v) {
+    (void)path;
+    atomic_fetch_add(&disk_asked, 1);
+    pthread_mutex_lock(&disk_gate);
+    pthread_mutex_unlock(&disk_gate);
+    *v = (struct statvfs){.f_bavail = 1 << 20, .f_frsize = 4096};
+    return 0;
+}
+
+/* X37: a disk that does not answer holds up nobody; readiness says so, and asks it once. */
+static void a_stuck_disk_is_not_ready(void **state) {
+    (void)state;
+    client k[3];
+    disk_asked = 0;
+    pthread_mutex_lock(&disk_gate);
+    for (size_t i = 0; i < CP_COUNT(k); i++) {
+        k[i] = (client){.reply = {.ops = &client_ops}};
+        ask(&k[i], CP_GET, "/readyz", NULL);
+        assert_int_equal(k[i].res.status, 0);
+    }
+    ask(&c, CP_GET, "/api/ping", NULL);
+    assert_int_equal(c.res.status, 200);
+    assert_false(k[2].reply.on_cancel(&k[2].reply, CP_END_DISCONNECTED, false));
+    for (size_t i = 0; i < 2; i++) {
+        while (!k[i].res.status) cp_loop_once(fake.loop, 1000);
+        assert_int_equal(k[i].res.status, 503);
+        assert_false(yyjson_get_bool(at(&k[i], "/checks/disk")));
+        client_reset(&k[i]);
+    }
+    assert_int_equal(k[2].res.status, 0);
+    ask(&c, CP_GET, "/readyz", NULL); /* as long as it hangs, nobody waits for it again */
+    assert_int_equal(c.res.status, 503);
+    assert_false(yyjson_get_bool(at(&c, "/checks/disk")));
+    assert_int_equal(disk_asked, 1);
+    pthread_mutex_unlock(&disk_gate);
+    do {
+        ask(&c, CP_GET, "/readyz", NULL);
+        while (!c.res.status) cp_loop_once(fake.loop, 1000);
+    } while (!yyjson_get_bool(at(&c, "/checks/disk")));
 }
 
 static void io_routes_run_on_the_pool(void **state) {
@@ -212,6 +260,7 @@ int main(void) {
         TEST(too_large_is_told_on_every_route),
         TEST(fixed_answers),
         TEST(readiness_names_what_is_missing),
+        TEST(a_stuck_disk_is_not_ready),
         TEST(io_routes_run_on_the_pool),
         TEST(a_client_that_leaves_an_io_route),
         TEST(what_is_given_up_is_not_kept),

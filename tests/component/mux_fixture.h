@@ -3,6 +3,16 @@
  * with a stream. */
 #include "component/ws_harness.h"
 
+/* What GET /api/pending says of the connections. */
+static inline void write_pending(harness *h, cp_buf *out) {
+    cp_jw w = cp_jw_on(out);
+    cp_ws_pending *p = cp_ws_pending_open(&h->t);
+    cp_jw_arr(&w);
+    while (cp_ws_pending_row(p, &w)) continue;
+    cp_jw_end_arr(&w);
+    cp_ws_pending_close(p);
+}
+
 /* ---- routes ---- */
 
 static inline int inline_ok(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *err) {

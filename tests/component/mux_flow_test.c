@@ -168,8 +168,7 @@ static void slow_reader(void **state) {
         cp_loop_once(x->h->t.loop, 1);
     }
     cp_autobuf cp_buf json = {0};
-    cp_jw w = cp_jw_on(&json);
-    cp_ws_pending_json(&x->h->t, &w);
+    write_pending(x->h, &json);
     yyjson_doc *doc = yyjson_read(json.p, json.n, 0);
     yyjson_val *first = yyjson_arr_get_first(yyjson_doc_get_root(doc));
     assert_in_range(yyjson_get_uint(yyjson_obj_get(first, "queuedBytes")), 100000, 2 << 20);

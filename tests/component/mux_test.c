@@ -388,8 +388,7 @@ static void pending_can_be_inspected(void **state) {
     client_text(x->c, "{\"type\":\"request\",\"id\":5,\"method\":\"POST\",\"path\":\"/stream?n=2&open=1\"}");
     expect_start(x->c, "{\"type\":\"stream\"");
     cp_autobuf cp_buf json = {0};
-    cp_jw w = cp_jw_on(&json);
-    cp_ws_pending_json(&x->h->t, &w);
+    write_pending(x->h, &json);
     const char *text = cp_buf_z(&json);
     assert_non_null(strstr(text, "[{\"connection\":1,\"peer\":\"local\",\"kind\":\"websocket\""));
     assert_non_null(strstr(text, "{\"id\":\"r\",\"route\":\"POST /hold\",\"state\":\"running\",\"ageMs\":"));

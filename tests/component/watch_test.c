@@ -1,6 +1,12 @@
 /* Streams of file events: what is told, in which order, and what happens at the limits. */
 #include "component/watch_fixture.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#include "base/metrics.h"
+
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -406,6 +412,72 @@ static void lost_events_are_told(void **state) {
     assert_string_equal(text(&d, "/status"), "resync");
 }
 
+/* Stands in for the C library's: counts the folders of a walk, and holds it at the third. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint added;
+static atomic_bool holds;
+int inotify_add_watch(int fd, const char *path, uint32_t mask) {
+    if (atomic_fetch_add(&added, 1) == 2 && holds) {
+        pthread_mutex_lock(&gate);
+        pthread_mutex_unlock(&gate);
+    }
+    return (int)syscall(SYS_inotify_add_watch, fd, path, mask);
+}
+
+static void make_folders(void) {
+    char name[16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "d%d", i);
+        make_dir(name);
+    }
+}
+
+/* X11: a walk whose client has gone ends where it is. */
+static void a_walk_that_nobody_waits_for_ends(void **state) {
+    (void)state;
+    static const char *const routes[] = {"/api/watch", "/api/watch/check"};
+    make_folders();
+    for (size_t i = 0; i < CP_COUNT(routes); i++) {
+        pthread_mutex_lock(&gate);
+        added = 0;
+        holds = true;
+        ask_for(&c, routes[i], "{\"path\":\"@\"}");
+        until(added == 3);
+        assert_int_equal(cp_metric_values[CP_M_WATCH_WALKS], 1);
+        assert_false(c.reply.on_cancel(&c.reply, CP_END_DISCONNECTED, false));
+        holds = false;
+        pthread_mutex_unlock(&gate);
+        until(cp_metric_values[CP_M_WATCH_WALKS] == 0);
+        assert_int_equal(added, 3);
+        assert_int_equal(cp_metric_values[CP_M_WATCHERS], 0);
+    }
+    begin(&c, "{\"path\":\"@\"}"); /* who comes next finds nothing in the way */
+}
+
+static void hang(cp_work *w) {
+    (void)w;
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+}
+static void hung(cp_work *w) { (void)w; }
+
+static void a_walk_that_has_not_begun_never_does(void **state) {
+    (void)state;
+    static cp_work blocks[2]; /* as many as the owner of walks may run at a time */
+    pthread_mutex_lock(&gate);
+    for (size_t i = 0; i < CP_COUNT(blocks); i++)
+        cp_workers_submit_to(fx.svc.workers, CP_LANE_FILES, CP_OWNER_WATCH, &blocks[i], hang, hung);
+    added = 0;
+    ask_for(&c, "/api/watch", "{\"path\":\"@\"}");
+    assert_int_equal(cp_metric_values[CP_M_WATCH_WALKS], 1);
+    assert_false(c.reply.on_cancel(&c.reply, CP_END_CANCELLED, false));
+    assert_int_equal(cp_metric_values[CP_M_WATCH_WALKS], 0);
+    assert_int_equal(cp_metric_values[CP_M_WATCHERS], 0);
+    pthread_mutex_unlock(&gate);
+    begin(&c, "{\"path\":\"@\"}");
+    assert_in_range(added, 1, 2); /* the folder, and the one that it is in */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_file_comes_changes_and_goes),
@@ -430,6 +502,8 @@ int main(void) {
         TEST(too_many_folders),
         TEST(no_descriptor_left),
         TEST(lost_events_are_told),
+        TEST(a_walk_that_nobody_waits_for_ends),
+        TEST(a_walk_that_has_not_begun_never_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
