@@ -128,14 +128,14 @@ static void h_now(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
 
 typedef struct ticker {
     cp_source src;
-    int left;      /* events still to come; < 0: none ever, waits */
-    bool ids, fat; /* fat: 1 KB each */
+    int left;               /* events still to come; < 0: none ever, waits */
+    bool ids, fat, lingers; /* fat: 1 KB each; lingers: waits after the last */
 } ticker;
 
 static cp_pull tick_pull(cp_source *s, size_t budget, cp_event *ev) {
     ticker *t = CP_CONTAINER(s, ticker, src);
     (void)budget;
-    if (t->left < 0) return CP_PULL_WAIT;
+    if (t->left < 0 || (t->left == 0 && t->lingers)) return CP_PULL_WAIT;
     if (t->left == 0) return CP_PULL_END;
     if (t->ids) snprintf(ev->id, sizeof ev->id, "%d-0", t->left);
     cp_jw_obj(&ev->w);
@@ -163,6 +163,7 @@ static void h_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     t->src.ops = &ops;
     t->ids = cp_request_header(req, "Last-Event-ID").p != NULL;
     t->fat = cp_request_query(req, "fat", &fat);
+    t->lingers = cp_request_query(req, "lingers", &fat);
     uint64_t left = 0;
     t->left = cp_request_query(req, "n", &n) && cp_str_u64(n, 1 << 30, &left) ? (int)left : -1;
     seen_calls++;

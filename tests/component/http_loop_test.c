@@ -310,6 +310,36 @@ static void clients_offered_together_are_served_together(void **state) {
     }
 }
 
+/* ---- quiet streams ---- */
+
+static int pinging_up(void **state) {
+    fixture *f = *state = fx_prepare();
+    f->cfg.ping_interval = 500;
+    fx_start(f);
+    return 0;
+}
+
+static void await_text(int fd, const char *text) {
+    cp_autobuf cp_buf b = {0};
+    while (more(fd, &b) && !memmem(b.p, b.n, text, strlen(text))) continue;
+    assert_true(b.n && memmem(b.p, b.n, text, strlen(text)));
+}
+
+static void nothing(void *arg) { (void)arg; }
+
+/* The interval counts from the last event: a stream that began later and says nothing is not pinged first. */
+static void a_stream_is_quiet_no_longer_than_the_interval(void **state) {
+    int spoke = dial(*state), silent = dial(*state);
+    put(spoke, "GET /stream?n=1&lingers HTTP/1.1\r\n" H "\r\n");
+    await_text(spoke, "left");
+    put(silent, "GET /stream HTTP/1.1\r\n" H "\r\n");
+    await_text(silent, "\n:\n\n");
+    run_on_loop(*state, nothing, NULL); /* both may have been pinged in one round, in any order */
+    assert_int_equal(poll(&(struct pollfd){.fd = spoke, .events = POLLIN}, 1, 0), 1);
+    await_text(spoke, "\n:\n\n");
+    close(spoke), close(silent);
+}
+
 #define T(fn) cmocka_unit_test_setup(fn, fx_again)
 int main(void) {
     const struct CMUnitTest plain[] = {
@@ -329,8 +359,10 @@ int main(void) {
         T(a_parked_route_may_stream),
         T(clients_offered_together_are_served_together),
     };
+    const struct CMUnitTest pinging[] = {T(a_stream_is_quiet_no_longer_than_the_interval)};
     const struct CMUnitTest shutdown[] = {
         cmocka_unit_test_setup(shutting_down_answers_what_waits, fx_up),
     };
-    return cmocka_run_group_tests(plain, fx_up, fx_down) + cmocka_run_group_tests(shutdown, NULL, NULL);
+    return cmocka_run_group_tests(plain, fx_up, fx_down) + cmocka_run_group_tests(pinging, pinging_up, fx_down) +
+           cmocka_run_group_tests(shutdown, NULL, NULL);
 }

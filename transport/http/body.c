@@ -16,13 +16,14 @@ enum {
 };
 
 void cp_body_init(cp_body *b, const cp_http_head *head) {
+    cp_charge charge = b->charge; /* the head may have come in pieces */
     *b = (cp_body){
         .chunked = head->chunked,
         .ended = !head->chunked && head->length == 0,
         .expect = head->expect,
         .left = head->length,
         .began = cp_now_ms(),
-        .charge.kind = CP_MEM_BODIES,
+        .charge = charge,
     };
 }
 
@@ -69,14 +70,31 @@ void cp_body_say_malformed(cp_client *c, cp_result *res) {
     cp_error_result(res, &err, NULL, (cp_str){0});
 }
 
-/* All bodies together: many clients that send the largest allowed one must not end the process. */
+/* All bodies together: many clients that send the largest allowed one must not end the process. What has been granted
+ * is kept until the request is over: a body of known length is granted as a whole. */
+static int grant(cp_client *c, size_t held, cp_err *err) {
+    return held <= c->body.charge.bytes ? 0 : cp_charge_set(&c->body.charge, held, err);
+}
+
+int cp_body_charge(cp_client *c, cp_err *err) { return grant(c, c->in.cap + c->body.text.cap, err); }
+
+/* What is served at once and fits into a worker's own memory is not counted. */
 static int charge(cp_client *c, cp_err *err) {
-    size_t held = c->in.cap + c->body.text.cap;
-    if (held <= CP_KEEP || held <= c->body.charge.bytes) return 0;
-    return cp_charge_set(&c->body.charge, held, err);
+    return c->in.cap + c->body.text.cap <= CP_KEEP ? 0 : cp_body_charge(c, err);
 }
 
 static size_t behind_head(const cp_client *c) { return c->at + c->head.end; }
+
+bool cp_body_reserve(cp_client *c) {
+    size_t whole = c->head.end + (size_t)c->body.left;
+    if (grant(c, whole, NULL) < 0) return false;
+    cp_buf in = {.p = cp_realloc(NULL, whole), .cap = whole};
+    cp_buf_add(&in, c->in.p + c->at, c->in.n - c->at);
+    cp_buf_free(&c->in);
+    c->in = in;
+    c->at = 0;
+    return true;
+}
 
 /* Takes n bytes out that stand behind the head. */
 static void cut(cp_client *c, size_t n) {

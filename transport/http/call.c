@@ -208,6 +208,7 @@ void cp_call_start(cp_client *c, const cp_match *m, const cp_request *req, yyjso
     k->doc = doc;
     c->call = k;
     atomic_store(&c->phase, CP_CLIENT_CALL);
+    cp_client_used(c);
     atomic_fetch_or(&c->state, CP_STATE_LOOP);
     (void)cp_client_watch(c, false); /* without it a client that goes is noticed when it is answered */
     cp_loop_post(srv->t->loop, &k->start, start);

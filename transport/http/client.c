@@ -128,11 +128,17 @@ static void compact(cp_client *c) {
     if (c->at) cp_buf_consume(&c->in, c->at);
     c->at = 0;
     if (c->in.n == 0) cp_buf_free(&c->in);
-    if (atomic_load(&c->phase) != CP_CLIENT_HEAD || c->in.cap < 2 * c->in.n + SMALL) return;
+    if (atomic_load(&c->phase) == CP_CLIENT_BODY || c->in.cap < 2 * c->in.n + SMALL) return;
     cp_buf small = {0};
     cp_buf_add(&small, c->in.p, c->in.n);
     cp_buf_free(&c->in);
     c->in = small;
+}
+
+int cp_client_hold(cp_client *c, cp_err *err) {
+    compact(c);
+    if (!c->judged) return cp_charge_set(&c->body.charge, c->in.cap, err);
+    return cp_body_charge(c, err);
 }
 
 bool cp_client_rest(cp_client *c, uint64_t idle_ms) {
@@ -164,10 +170,12 @@ void cp_client_release(cp_client *c) {
 
 /* ---- reading ---- */
 
+/* A body of known length is read to its end and no further: it needs no more memory than it says. */
 static size_t read_room(const cp_client *c) {
-    size_t have = c->in.n - c->at;
-    if (have < READ_STEP) return READ_STEP;
-    return have < BODY_STEP ? have : BODY_STEP;
+    size_t have = c->in.n - c->at, room = have < BODY_STEP ? have : BODY_STEP;
+    size_t whole = c->judged && !c->body.chunked && c->body.left < SIZE_MAX / 2 ? c->head.end + c->body.left : 0;
+    if (room < READ_STEP) room = READ_STEP;
+    return whole > have && whole - have < room ? whole - have : room;
 }
 
 int cp_client_read(cp_client *c) {
@@ -241,6 +249,14 @@ void cp_client_lend(cp_client *c) {
     let_go(c);
     atomic_store(&c->phase, CP_CLIENT_LENT);
     atomic_fetch_and(&c->state, ~(uint32_t)CP_STATE_LOOP);
+}
+
+void cp_client_used(cp_client *c) {
+    c->at += c->head.end + c->body.lies;
+    c->head = (cp_head){0};
+    cp_body_drop(c);
+    compact(c);
+    cp_charge_force(&c->body.charge, c->in.cap); /* of the next request */
 }
 
 void cp_client_next(cp_client *c) {

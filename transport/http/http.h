@@ -84,6 +84,9 @@ typedef struct cp_sending {
     uint64_t left; /* of the file */
     cp_body_source *src;
     bool chunked;
+    bool moved;       /* the kernel has taken something since the last look */
+    uint64_t took_at; /* cp_now_ms of the look that saw the client, or the kernel for it, take something last */
+    int unread;       /* what the client had not taken then, of what the kernel had: bytes */
 } cp_sending;
 
 /* States. OPEN: the descriptor is a client's. BUSY: somebody owns it. AGAIN: something has happened since the owner
@@ -142,6 +145,11 @@ bool cp_client_watch(cp_client *c, bool writes);
 bool cp_client_rest(cp_client *c, uint64_t idle_ms);
 /* Reads what has come into c->in. 1: something; 0: nothing more for now; -1: the end or an error. */
 int cp_client_read(cp_client *c);
+/* Before a rest: what it has sent and what is not used yet is held in as little memory as can be, and counted in the
+ * budget. -1 with LIMIT_EXCEEDED. */
+int cp_client_hold(cp_client *c, cp_err *err);
+/* The owner has copied what it needs of the request, whose bytes are given back before it is answered. */
+void cp_client_used(cp_client *c);
 /* The owner ends the connection. */
 void cp_client_close(cp_client *c);
 /* The same, after the client has been told and given time to read it. */
@@ -166,6 +174,7 @@ struct cp_crewman {
     int pipe;          /* our end of the resident connection; -1: there is none */
     cp_client *client; /* whose head was fed, or who has just been answered */
     bool fed;          /* CivetWeb has not told of it yet */
+    bool broken;       /* the resident connection does not work any more */
     bool ready_first;  /* whose turn it is: clients that wait for a worker, or the epoll set */
     unsigned in_a_row; /* requests of this client without a look at the others */
     _Atomic bool stuck, active;
@@ -199,7 +208,9 @@ void cp_crew_dismiss(cp_crew *crew);
 int cp_residents_open(cp_server *srv, cp_err *err);
 /* Ends them all; waits. */
 void cp_residents_close(cp_server *srv);
-/* Feeds the judged head of c to w's CivetWeb. False: it is out of order, and c has been closed. */
+/* Loop: begins again what could not be begun for want of descriptors. False: not all are there, ask again. */
+bool cp_residents_mend(cp_server *srv);
+/* Feeds the judged head of c to w's CivetWeb. False: w is out of order, and c is offered to the others. */
 bool cp_resident_feed(cp_crewman *w, cp_client *c);
 
 /* ---- the listener ---- */
@@ -231,6 +242,10 @@ void cp_body_init(cp_body *b, const cp_http_head *head);
 int cp_body_collect(cp_client *c, uint64_t max, cp_err *err);
 /* The whole body, once collected. */
 cp_str cp_body_text(const cp_client *c);
+/* Counts what is held for it in the memory budget. -1 with LIMIT_EXCEEDED. */
+int cp_body_charge(cp_client *c, cp_err *err);
+/* Makes room for the whole of a body of known length, and counts it. False: the budget has none. Moves c->in. */
+bool cp_body_reserve(cp_client *c);
 /* How much longer it may take, from now on. */
 uint64_t cp_body_patience(const cp_client *c);
 /* RFC 9110 section 10.1.1. */
@@ -262,6 +277,9 @@ bool cp_send_reply(cp_client *c, cp_reply_to *to, cp_result *res, cp_buf *out);
 bool cp_send_more(cp_client *c);
 /* The same, whatever the workers do. Side thread. */
 bool cp_send_here(cp_client *c);
+/* Loop: a client that rests within its reply is looked at. True: it rests on. False: it has taken nothing for
+ * allowed_ms, and the caller still owns it. */
+bool cp_send_patient(cp_client *c, uint64_t allowed_ms);
 void cp_sending_free(cp_sending *s);
 
 /* ---- side threads ---- */
@@ -322,8 +340,9 @@ struct cp_server {
     atomic_bool draining;  /* no keep-alive any more */
     unsigned workers;
     int keep_below; /* a connection with a descriptor from here on is for one request: half of the limit is in use */
-    unsigned soft_open; /* beyond as many clients others wait to be accepted, a little */
-    atomic_bool admit;  /* one of them need not wait any more */
+    unsigned soft_open;  /* beyond as many clients others wait to be accepted, a little */
+    atomic_bool admit;   /* one of them need not wait any more */
+    atomic_bool starved; /* the last attempt to accept found no descriptor */
     cp_clients *clients;
     cp_sources *sources;
     cp_crew *crew;

@@ -123,7 +123,7 @@ static bool disarm(cp_server *srv) {
 }
 
 static void out_of_descriptors(cp_server *srv, int why) {
-    if (disarm(srv))
+    if (disarm(srv) && !atomic_exchange(&srv->starved, true))
         cp_log(CP_LOG_WARN, "http.accept", "nothing can be accepted until something is closed",
                CP_KVZ("error", strerror(why)));
 }
@@ -172,6 +172,7 @@ static cp_client *begin(cp_server *srv, int fd, cp_source_count *source) {
     c->look = true;
     c->at = c->began = 0;
     c->head = (cp_head){0};
+    c->body = (cp_body){.charge.kind = CP_MEM_BODIES};
     c->call = NULL;
     atomic_store(&c->phase, CP_CLIENT_HEAD);
     atomic_store(&c->source, source);
@@ -200,6 +201,7 @@ cp_client *cp_listener_accept(cp_server *srv) {
         return NULL;
     }
     c->last = over;
+    if (atomic_load_explicit(&srv->starved, memory_order_relaxed)) atomic_store(&srv->starved, false);
     (void)cp_take_fd(&fd); /* the client's */
     return c;
 }

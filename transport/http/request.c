@@ -159,6 +159,11 @@ static void serve_by_loop(exchange *x, yyjson_doc **doc) {
 }
 
 static void serve_aside(exchange *x, yyjson_doc **doc) {
+    cp_err err;
+    if (x->req.raw && cp_body_charge(x->c, &err) < 0) { /* it may wait for a thread */
+        refuse(x, &err);
+        return;
+    }
     cp_side_serve(x->srv->side, x->c, &x->match, &x->req, cp_take(*doc), &x->to);
 }
 
@@ -181,14 +186,16 @@ static void await_body(exchange *x) {
 static bool fits(const cp_client *c) { return !c->body.chunked && c->body.left <= RAW_COLLECT; }
 static bool has_come(const cp_client *c) { return c->in.n - c->at - c->head.end >= c->body.left; }
 
-/* A small one is read whole before its handler begins: that one then never waits for the client. */
+/* A small one is read whole before its handler begins: that one then never waits for the client. Where memory has no
+ * room for that, the handler reads it piece by piece, like a large one. */
 static void serve_raw(exchange *x) {
     yyjson_doc *none = NULL;
+    bool small = fits(x->c), whole = small && has_come(x->c);
     x->req.raw = &x->stream.reader;
     x->c->body.raw = true;
-    if (fits(x->c) && !has_come(x->c)) {
+    if (small && !whole && cp_body_reserve(x->c)) {
         await_body(x);
-    } else if (fits(x->c) && cp_blocking_begin(x->srv)) {
+    } else if (whole && cp_blocking_begin(x->srv)) {
         cp_body_stream_init(&x->stream, x->c);
         serve_here(x);
         cp_blocking_end(x->srv);
@@ -414,6 +421,15 @@ static void linger(cp_client *c) {
     cp_client_close(c);
 }
 
+/* What many clients hold while they rest is bounded by the memory budget. False: there is no room for it. */
+static bool afford(cp_client *c) {
+    cp_err err;
+    if (cp_client_hold(c, &err) == 0) return true;
+    c->body.ended = false; /* the rest of the request would be taken for one */
+    cp_request_refuse_raw(c, &err, true);
+    return false;
+}
+
 /* 1: the head was fed; 0: more has to come; -1: the client is nobody's business any more. */
 static int feed_head(cp_crewman *w, cp_client *c) {
     cp_err err;
@@ -461,7 +477,7 @@ bool cp_request_advance(cp_crewman *w, cp_client *c) {
         if (rc) return rc > 0;
         if (!c->look) {
             give_spare(w, c);
-            if (cp_client_rest(c, patience(c))) return false;
+            if (!afford(c) || cp_client_rest(c, patience(c))) return false;
             continue;
         }
         take_spare(w, c);

@@ -7,7 +7,8 @@
  * CivetWeb has to listen for its connections. It is told to do so on a loopback port, but as soon as it does, a Unix
  * socket of ours is put under the number of its listening socket: pipes are faster by half, and nobody else can
  * connect. Once the residents are there, an eventfd that says nothing takes its place: the door is closed. It is opened
- * again when a resident is lost, which happens when CivetWeb refuses a head that we have let through.
+ * again when a resident is lost, which happens when CivetWeb refuses a head that we have let through, or has no memory
+ * for it. Where there are no descriptors for another one, the sweeper tries again until there are.
  *
  * A resident proves itself by a first request, whose target is a random number. A connection that does not know it is
  * closed. That it works at all with the CivetWeb at hand is seen when the server starts: without residents it ends. */
@@ -20,6 +21,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -46,7 +48,8 @@ typedef struct cp_residents {
     socklen_t addr_n;
     unsigned proved, awaited; /* residents that work; that have been begun */
     uint64_t key[2];
-    int *pipes; /* of residents that have not proved themselves: by index; -1 */
+    int *pipes;  /* of residents that have not proved themselves: by index; -1 */
+    bool *lacks; /* by index: there is none, and could not be */
     unsigned nmen;
     cp_crewman **men;
     bool closing;
@@ -91,10 +94,19 @@ static int listen_behind(residents *r) {
     return 1;
 }
 
+/* With fd waiting behind it. Nothing is left half open. */
+static int open_door(residents *r, int fd) {
+    int opens = r->knock < 0 ? listen_behind(r) : 0;
+    if (opens < 0) return -1;
+    if (connect(fd, (struct sockaddr *)&r->addr, r->addr_n) == 0 && (!opens || put_under(r, r->knock) == 0)) return 0;
+    if (opens) cp_close(&r->knock);
+    return -1;
+}
+
 static void close_door(residents *r) {
     if (r->knock < 0) return;
-    (void)!read(r->quiet, &(uint64_t){0}, sizeof(uint64_t));
     (void)put_under(r, r->quiet);
+    (void)!read(r->quiet, &(uint64_t){0}, sizeof(uint64_t)); /* woken as the one before, it would speak for ever */
     cp_close(&r->knock);
 }
 
@@ -106,10 +118,12 @@ static int begin_one(residents *r, unsigned index, cp_err *err) {
     cp_autofd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int n = snprintf(hello, sizeof hello, "GET /%016llx%016llx/%u HTTP/1.1\r\nHost: localhost\r\n\r\n",
                      (unsigned long long)r->key[0], (unsigned long long)r->key[1], index);
-    int opens = r->knock < 0 ? listen_behind(r) : 0;
-    if (fd < 0 || opens < 0 || connect(fd, (struct sockaddr *)&r->addr, r->addr_n) < 0 ||
-        send(fd, hello, (size_t)n, MSG_NOSIGNAL) != n || (opens && put_under(r, r->knock) < 0))
+    /* the number that CivetWeb accepts with: without one it would try again without a pause */
+    cp_autofd int spare = fd < 0 ? -1 : fcntl(r->quiet, F_DUPFD_CLOEXEC, 3);
+    r->lacks[index] = true;
+    if (spare < 0 || open_door(r, fd) < 0 || send(fd, hello, (size_t)n, MSG_NOSIGNAL) != n)
         return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot connect to our own CivetWeb");
+    r->lacks[index] = false;
     r->pipes[index] = cp_take_fd(&fd);
     r->awaited++;
     return 0;
@@ -148,9 +162,39 @@ static void replace(residents *r, cp_crewman *w) {
     cp_close(&w->pipe);
     r->proved--;
     r->awaited--;
+    w->broken = false;
     int rc = r->closing ? 0 : begin_one(r, w->index, &err);
     pthread_mutex_unlock(&r->mu);
-    if (rc < 0) cp_log(CP_LOG_ERROR, "http.resident", "a worker is lost", CP_KVZ("error", err.msg));
+    if (rc == 0) return;
+    cp_log(CP_LOG_WARN, "http.resident", "a worker waits for its connection", CP_KVZ("error", err.msg));
+    cp_sweep_wake(r->srv);
+}
+
+/* CivetWeb has closed it without a word to us. */
+static bool hung_up(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+static bool mend_one(residents *r, unsigned index) {
+    cp_err err;
+    if (hung_up(r->pipes[index])) {
+        cp_close(&r->pipes[index]);
+        r->awaited--;
+        r->lacks[index] = true;
+    }
+    return !r->lacks[index] || begin_one(r, index, &err) == 0;
+}
+
+bool cp_residents_mend(cp_server *srv) {
+    residents *r = srv->residents;
+    if (!r) return true;
+    pthread_mutex_lock(&r->mu);
+    bool whole = r->closing || r->proved == srv->workers;
+    for (unsigned i = 0; i < srv->workers && !whole; i++)
+        if (!mend_one(r, i)) break;
+    pthread_mutex_unlock(&r->mu);
+    return whole;
 }
 
 bool cp_resident_feed(cp_crewman *w, cp_client *c) {
@@ -167,9 +211,10 @@ bool cp_resident_feed(cp_crewman *w, cp_client *c) {
     if (n == (ssize_t)want) return true;
     w->client = NULL;
     w->fed = false;
-    cp_log(CP_LOG_ERROR, "http.resident", "CivetWeb does not take a head", CP_KVI("errno", n < 0 ? errno : 0));
-    cp_client_close(c);
-    shutdown(w->pipe, SHUT_RDWR); /* whatever part of it was taken is not a request */
+    w->broken = true; /* whatever part of it was taken is no request */
+    cp_log(CP_LOG_WARN, "http.resident", "CivetWeb does not take a head", CP_KVI("errno", n < 0 ? errno : 0));
+    if (atomic_load(&c->phase) == CP_CLIENT_HEAD) c->head = (cp_head){0};
+    cp_crew_offer(w->srv, c);
     return false;
 }
 
@@ -211,8 +256,9 @@ static void on_end_request(const struct mg_connection *conn, int status) {
     if (w->fed) cp_request_refused(w, "it could not be dispatched"); /* memory is short */
     cp_client *c = cp_take(w->client);
     do {
-        if (!c && !(c = cp_crew_next(w->srv->crew, w))) {
-            shutdown(w->pipe, SHUT_RDWR); /* closing: CivetWeb finds the end of the connection */
+        if (!c && !w->broken) c = cp_crew_next(w->srv->crew, w);
+        if (!c) {
+            shutdown(w->pipe, SHUT_RDWR); /* CivetWeb finds the end of the connection */
             return;
         }
     } while (!cp_request_advance(w, cp_take(c)));
@@ -361,6 +407,7 @@ int cp_residents_open(cp_server *srv, cp_err *err) {
     r->door = r->knock = r->before = -1;
     r->quiet = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->pipes = cp_alloc(srv->workers * sizeof *r->pipes);
+    r->lacks = cp_alloc(srv->workers * sizeof *r->lacks);
     r->men = cp_alloc(srv->workers * sizeof(cp_crewman *));
     for (unsigned i = 0; i < srv->workers; i++) r->pipes[i] = -1;
     pthread_mutex_init(&r->mu, NULL);
@@ -398,6 +445,7 @@ void cp_residents_close(cp_server *srv) {
     pthread_cond_destroy(&r->proved_cond);
     pthread_mutex_destroy(&r->mu);
     free(r->pipes);
+    free(r->lacks);
     free(r->men);
     free(r);
     srv->residents = NULL;

@@ -3,11 +3,14 @@
  * client takes it, a quantum at a time; reading may block, so no more than half of the workers do it at once, and the
  * loop never does. */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "transport/http/http.h"
 
@@ -55,6 +58,7 @@ static int push_file(int fd, cp_sending *s, size_t *quantum) {
         if (k < 0 && errno == EINTR) continue;
         if (k < 0 && errno == EAGAIN) return 0;
         if (k <= 0) return -1; /* the file is shorter than was said */
+        s->moved = true;
         s->left -= (uint64_t)k;
         *quantum -= (size_t)k;
     }
@@ -91,7 +95,9 @@ static int push(cp_client *c) {
     cp_sending *s = c->sending;
     size_t quantum = QUANTUM;
     for (;;) {
+        size_t before = s->at + s->body_at;
         int rc = push_bytes(c->fd, cp_buf_str(&s->bytes), &s->at, cp_buf_str(&s->body), &s->body_at);
+        s->moved |= s->at + s->body_at != before;
         if (rc > 0 && s->left) rc = push_file(c->fd, s, &quantum);
         if (rc <= 0) return rc;
         if (!s->left && !s->src) return 1;
@@ -120,11 +126,40 @@ static bool go_on(cp_client *c, int rc) {
 
 static bool may_block(const cp_client *c) { return c->sending->left || c->sending->src; }
 
+/* ---- how long ---- */
+
+/* Only what the client takes counts: it must not buy time by sending something. The kernel asks for more when a third
+ * of its buffer is free; a slow reader is seen to read long before that. */
+static void see_progress(cp_client *c, uint64_t now) {
+    cp_sending *s = c->sending;
+    int unread = 0;
+    (void)ioctl(c->fd, SIOCOUTQ, &unread);
+    if (s->moved || unread < s->unread) s->took_at = now;
+    s->moved = false;
+    s->unread = unread;
+}
+
+/* Until it is looked at again: its time is over then, or it has taken something meanwhile. */
+static uint64_t patience(cp_client *c) {
+    uint64_t now = cp_now_ms(), allowed = (uint64_t)c->srv->t->config->stall_timeout;
+    see_progress(c, now);
+    uint64_t spent = now - c->sending->took_at, left = spent < allowed ? allowed - spent : 1, quarter = allowed / 4 + 1;
+    return left < quarter ? left : quarter;
+}
+
+bool cp_send_patient(cp_client *c, uint64_t allowed_ms) {
+    uint64_t now = cp_now_ms();
+    see_progress(c, now);
+    if (now - c->sending->took_at >= allowed_ms) return false;
+    if (!cp_client_rest(c, patience(c))) cp_crew_offer(c->srv, c);
+    return true;
+}
+
 /* Sends until the client takes nothing more, and lets it rest then. */
 static bool send_until_full(cp_client *c) {
     int rc;
     while ((rc = push(c)) == 0)
-        if (cp_client_rest(c, (uint64_t)c->srv->t->config->stall_timeout)) return false;
+        if (cp_client_rest(c, patience(c))) return false;
     return go_on(c, rc);
 }
 
@@ -152,6 +187,7 @@ static bool keeps_alive(const cp_client *c, const cp_reply_to *to, const cp_resu
 static cp_sending *sending_new(cp_result *res, const cp_reply_to *to, cp_str head, bool with_body) {
     cp_sending *s = cp_new(cp_sending);
     s->file = -1;
+    s->moved = true; /* its time begins now */
     s->chunked = to->http11;
     cp_buf_add(&s->bytes, head.p, head.n);
     if (to->head_only) return s;
@@ -190,6 +226,7 @@ bool cp_send_reply(cp_client *c, cp_reply_to *to, cp_result *res, cp_buf *out) {
     c->sending = sending_new(res, to, (cp_str){head.p + head_at, head.n - head_at}, with_body);
     c->sending->body_at = body_at;
     cp_result_free(res);
+    if (c->judged) cp_client_used(c); /* the reply may take long */
     atomic_store(&c->phase, CP_CLIENT_SEND);
     if (cp_loop_here(c->srv->t->loop) && may_block(c)) {
         cp_crew_offer(c->srv, c);

@@ -166,6 +166,7 @@ void cp_side_serve(cp_side *side, cp_client *c, const cp_match *m, const cp_requ
     j->to = *to;
     j->to.origin.p = j->origin = cp_str_dup(to->origin);
     atomic_store(&c->phase, CP_CLIENT_SIDE);
+    if (!req->raw) cp_client_used(c);
     job_add(side, j);
     cp_workers_submit_to(side->workers, CP_LANE_FILES, c->id, &j->work, serve, job_done);
 }

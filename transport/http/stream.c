@@ -43,7 +43,7 @@ struct cp_http_stream {
     cp_source *src; /* STREAMING */
     cp_reply_to to; /* without its origin */
     cp_timer stall, deadline, ping;
-    bool spoke;     /* since the last ping was due */
+    uint64_t spoke; /* cp_loop_now of the last event or ping */
     size_t dropped; /* LINGERING: bytes read */
     bool kills;
     bool draining; /* STREAMING: ends where it would wait */
@@ -194,10 +194,13 @@ static void drop_input(cp_http_stream *c) {
 static void on_ping(cp_timer *t) {
     cp_http_stream *c = CP_CONTAINER(t, cp_http_stream, ping);
     cp_str comment = c->to.http11 ? CP_STR("3\r\n:\n\n\r\n") : CP_STR(":\n\n");
+    uint64_t now = cp_loop_now(c->srv->t->loop), interval = (uint64_t)c->srv->t->config->ping_interval;
     if (c->state != STREAMING) return;
-    if (!c->spoke && cp_outbox_queued(&c->out) == 0) cp_outbox_add(&c->out, comment.p, comment.n);
-    c->spoke = false;
-    cp_timer_start(c->srv->t->loop, t, (uint64_t)c->srv->t->config->ping_interval, on_ping);
+    if (now - c->spoke >= interval) {
+        if (cp_outbox_queued(&c->out) == 0) cp_outbox_add(&c->out, comment.p, comment.n);
+        c->spoke = now;
+    }
+    cp_timer_start(c->srv->t->loop, t, c->spoke + interval - now, on_ping); /* an event does not touch the timer */
 }
 
 static void wake(cp_source *s) {
@@ -230,6 +233,7 @@ void cp_stream_start(cp_client *client, cp_source *src, const cp_reply_to *to, b
     src->sink = c;
     src->wake = wake;
     uint64_t now = cp_loop_now(loop);
+    c->spoke = now;
     cp_timer_start(loop, &c->ping, (uint64_t)client->srv->t->config->ping_interval, on_ping);
     if (deadline) cp_timer_start(loop, &c->deadline, deadline > now ? deadline - now : 0, stream_deadline);
     cp_outbox_wake(&c->out);
@@ -264,7 +268,7 @@ static cp_pull put_event(cp_http_stream *c) {
         cp_outbox_commit(&c->out);
         return pull;
     }
-    c->spoke = true;
+    c->spoke = cp_loop_now(c->srv->t->loop);
     if (ev.id[0]) insert_id(b, base + head, ev.id);
     cp_buf_add(b, "\n\n", 2);
     if (head) {

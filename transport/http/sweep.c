@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "transport/http/http.h"
+#include "transport/outbox.h"
 
 enum { SLOWEST_MS = 250, FASTEST_MS = 10 };
 
@@ -35,7 +36,7 @@ static void time_over(cp_client *c) {
         cp_client_release(c);
         return;
     }
-    if (phase == CP_CLIENT_SEND || phase == CP_CLIENT_LINGER || is_idle(c)) {
+    if (phase == CP_CLIENT_LINGER || is_idle(c)) {
         cp_client_close(c);
         return;
     }
@@ -53,21 +54,44 @@ static bool rests(const cp_client *c) {
     return (atomic_load_explicit(&c->state, memory_order_relaxed) & (CP_STATE_OPEN | CP_STATE_BUSY)) == CP_STATE_OPEN;
 }
 
+typedef struct sweep {
+    uint64_t now;
+    uint64_t stall; /* ms that a reader may take nothing */
+    bool tight;     /* memory for replies is short: every reader is looked at */
+} sweep;
+
+static bool reads(const cp_client *c) {
+    return atomic_load_explicit(&c->phase, memory_order_relaxed) == CP_CLIENT_SEND;
+}
+
 static void look(cp_client *c, void *arg) {
-    uint64_t now = *(uint64_t *)arg;
-    if (!rests(c) || !overdue(c, now) || !cp_client_take(c, 0)) return;
-    if (overdue(c, now)) time_over(c);
-    else cp_client_release(c);
+    const sweep *s = arg;
+    if (!rests(c) || !(overdue(c, s->now) || (s->tight && reads(c))) || !cp_client_take(c, 0)) return;
+    if (reads(c)) {
+        if (!cp_send_patient(c, s->stall)) cp_client_close(c);
+    } else if (overdue(c, s->now)) {
+        time_over(c);
+    } else {
+        cp_client_release(c);
+    }
+}
+
+static sweep begin_sweep(const cp_server *srv) {
+    sweep s = {.now = cp_now_ms(), .tight = cp_budget_tight(CP_MEM_UNSENT)};
+    s.stall = (uint64_t)srv->t->config->stall_timeout;
+    if (s.tight && s.stall > CP_OUTBOX_SHORT_STALL_MS) s.stall = CP_OUTBOX_SHORT_STALL_MS;
+    return s;
 }
 
 static void on_tick(cp_timer *t) {
     cp_server *srv = CP_CONTAINER(t, cp_server, sweep);
-    uint64_t now = cp_now_ms();
-    cp_clients_each(srv->clients, look, &now);
+    sweep s = begin_sweep(srv);
+    cp_clients_each(srv->clients, look, &s);
     atomic_store(&srv->admit, true);
     atomic_store(&srv->sweep_posted, false); /* before the look: who comes later posts again */
     cp_listener_rearm(srv);
-    if (atomic_load(&srv->open) && !atomic_exchange(&srv->sweep_posted, true))
+    bool whole = cp_residents_mend(srv);
+    if ((atomic_load(&srv->open) || !whole) && !atomic_exchange(&srv->sweep_posted, true))
         cp_timer_start(srv->t->loop, t, interval(srv), on_tick);
 }
 
