@@ -163,7 +163,8 @@ static void replace(residents *r, cp_crewman *w) {
     r->proved--;
     r->awaited--;
     w->broken = false;
-    int rc = r->closing ? 0 : begin_one(r, w->index, &err);
+    bool leaving = r->closing || atomic_load(&r->srv->closing); /* it ended because everybody leaves */
+    int rc = leaving ? 0 : begin_one(r, w->index, &err);
     pthread_mutex_unlock(&r->mu);
     if (rc == 0) return;
     cp_log(CP_LOG_WARN, "http.resident", "a worker waits for its connection", CP_KVZ("error", err.msg));
@@ -190,7 +191,7 @@ bool cp_residents_mend(cp_server *srv) {
     residents *r = srv->residents;
     if (!r) return true;
     pthread_mutex_lock(&r->mu);
-    bool whole = r->closing || r->proved == srv->workers;
+    bool whole = r->closing || atomic_load(&srv->closing) || r->proved == srv->workers;
     for (unsigned i = 0; i < srv->workers && !whole; i++)
         if (!mend_one(r, i)) break;
     pthread_mutex_unlock(&r->mu);
