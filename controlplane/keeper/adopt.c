@@ -5,6 +5,7 @@
 #include "keeper/core.h"
 
 #include "base/clock.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -19,7 +20,10 @@ static void give_up(keeper *k, child *c, int sys) {
 
 static void look(keeper *k, child *c, uint64_t now) {
     proc_stat st;
-    if (!proc_read(c->pid, &st) || st.start_time != c->start_time) {
+    bool seen = proc_read(c->pid, &st);
+    if (!seen && cp_lack(errno) && now < c->adopt_by) return; /* it is looked at again */
+    if (seen && !c->start_time) c->start_time = st.start_time; /* the server did not know it */
+    if (!seen || st.start_time != c->start_time) {
         give_up(k, c, ESRCH);
     } else if (st.ppid == getpid()) {
         c->adopt_by = 0;
@@ -41,11 +45,9 @@ void adopt_check(keeper *k) {
 }
 
 void adopt_begin(keeper *k, child *c, uint64_t expect_start) {
-    proc_stat st;
     c->adopt_by = cp_now_ms() + ADOPT_LIMIT_MS;
     k->books.adopting++;
     c->start_time = expect_start;
-    if (!expect_start && proc_read(c->pid, &st)) c->start_time = st.start_time;
     look(k, c, cp_now_ms());
     if (k->books.adopting && !cp_timer_active(&k->adopt_timer))
         cp_timer_start(k->loop, &k->adopt_timer, ADOPT_POLL_MS, on_timer);

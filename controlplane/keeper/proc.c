@@ -34,6 +34,7 @@ bool proc_read(pid_t pid, proc_stat *out) {
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n == 0) errno = ESRCH;
     if (n <= 0) return false;
     text[n] = '\0';
     return proc_parse(text, out);
@@ -46,7 +47,7 @@ static int by_pid(const void *a, const void *b) {
 
 static bool collect(proc_table *t, pid_t pid) {
     proc p = {.pid = pid};
-    if (!proc_read(pid, &p.st)) return true;
+    if (!proc_read(pid, &p.st)) return !cp_lack(errno);
     if (t->n == t->cap) {
         size_t cap = t->cap ? t->cap * 2 : 256;
         proc *v = realloc(t->v, cap * sizeof *v);
@@ -84,9 +85,11 @@ void proc_signal(const proc *p, int sig) {
     /* The pidfd first: what is signalled is what was looked at, even if the number is somebody else's by now. */
     cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     proc_stat now;
-    if (pidfd >= 0 && (!proc_read(p->pid, &now) || now.start_time != p->st.start_time)) return;
+    int sys = pidfd < 0 ? errno : 0;
+    bool seen = pidfd >= 0 && proc_read(p->pid, &now);
+    if (seen ? now.start_time != p->st.start_time : pidfd >= 0 && !cp_lack(errno)) return;
     if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0);
-    else if (errno != ESRCH) kill(p->pid, sig); /* no descriptor is free, or a kernel before 5.3 */
+    else if (sys != ESRCH) kill(p->pid, sig); /* no descriptor is free, or a kernel before 5.3 */
 }
 
 bool proc_kill_descendants(int sig) {

@@ -266,7 +266,8 @@ void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd) {
 static void started_too_late(cp_exec *e, pid_t pid, uint64_t start_time) {
     cp_tree all = {0}, mine = {0};
     if (!e->impl->forced || !e->impl->backend || !e->impl->backend->owns_child) return;
-    if (cp_tree_snapshot(&all) == 0) cp_tree_collect(&mine, &all, pid, start_time, &e->mark);
+    (void)cp_tree_snapshot(&all); /* whom we see */
+    cp_tree_collect(&mine, &all, pid, start_time, &e->mark);
     for (size_t k = 0; k < mine.n; k++) (void)cp_proc_signal(&mine.v[k], SIGKILL);
     cp_tree_free(&mine);
     cp_tree_free(&all);

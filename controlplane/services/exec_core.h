@@ -102,6 +102,7 @@ struct cp_execs {
     struct cp_kill *kills;     /* under way, also of executions that are not listed any more */
     cp_tree procs;             /* /proc as of procs_at, for kills of one round: see exec_kill.c */
     uint64_t procs_at;
+    bool procs_part; /* for lack of descriptors or memory not all could be read */
     bool set_user; /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;

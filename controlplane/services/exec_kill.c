@@ -54,7 +54,7 @@ cp_tree *cp_exec_procs(cp_services *s) {
     uint64_t now = cp_loop_now(s->loop);
     if (x->procs.n && x->procs_at == now) return &x->procs;
     cp_tree_free(&x->procs);
-    if (cp_tree_snapshot(&x->procs) < 0) cp_tree_free(&x->procs);
+    x->procs_part = cp_tree_snapshot(&x->procs) < 0;
     x->procs_at = now;
     return &x->procs;
 }
@@ -176,7 +176,10 @@ static void poll_kill(cp_timer *t) {
     uint64_t now = cp_loop_now(e->svc->loop);
     if (!k->killing && now >= k->kill_at) escalate(k, now);
     size_t alive = count_alive(k);
-    if (alive == 0 || k->killing) alive += pursue(k, k->killing ? SIGKILL : k->sig, k->killing);
+    if (alive == 0 || k->killing) {
+        alive += pursue(k, k->killing ? SIGKILL : k->sig, k->killing);
+        alive += e->svc->execs->procs_part; /* whom we could not see may live */
+    }
     if (alive) k->dead_at = 0;
     else if (!k->dead_at) k->dead_at = now;
     if (alive == 0 && !over(e)) free_backend(k);

@@ -353,8 +353,10 @@ static void adopt_or_end(cp_services *s) {
         cp_log(CP_LOG_WARN, "exec.unknown", "a child without a record is ended", CP_KVZ("key", h->key),
                CP_KVI("pid", h->h.pid));
         cp_tree all = {0}, t = {0};
-        if (!h->h.exited && cp_tree_snapshot(&all) == 0)
+        if (!h->h.exited) {
+            (void)cp_tree_snapshot(&all); /* whom we see */
             cp_tree_collect(&t, &all, h->h.pid, h->h.start_time, &h->h.mark);
+        }
         for (size_t i = 0; i < t.n; i++) (void)cp_proc_signal(&t.v[i], SIGKILL);
         cp_tree_free(&all);
         cp_tree_free(&t);

@@ -44,10 +44,13 @@ void cp_ports_parse(cp_ports *out, const char *text, bool v6) {
     }
 }
 
-static void read_table(cp_ports *out, const char *path, bool v6) {
+/* -1: for lack of descriptors or memory it cannot be looked at. */
+static int read_table(cp_ports *out, const char *path, bool v6) {
     cp_autofree char *text = NULL;
     size_t n;
-    if (cp_read_file(path, TABLE_MAX, &text, &n) == 0) cp_ports_parse(out, text, v6); /* no IPv6: no file */
+    if (cp_read_file(path, TABLE_MAX, &text, &n) < 0) return cp_lack(errno) ? -1 : 0; /* no IPv6: no file */
+    cp_ports_parse(out, text, v6);
+    return 0;
 }
 
 /* ---- owners ---- */
@@ -78,11 +81,11 @@ static void claim(cp_ports *all, const char *link, const cp_proc *proc) {
     p->n = 1;
 }
 
-static void claim_all(cp_ports *all, const cp_proc *proc) {
+static int claim_all(cp_ports *all, const cp_proc *proc) {
     char path[40], link[64];
     snprintf(path, sizeof path, "/proc/%d/fd", (int)proc->pid);
     DIR *d = opendir(path); /* not ours to look at: nobody's */
-    if (!d) return;
+    if (!d) return cp_lack(errno) ? -1 : 0;
     for (struct dirent *e; (e = readdir(d));) {
         ssize_t n = readlinkat(dirfd(d), e->d_name, link, sizeof link - 1);
         if (n <= 0) continue;
@@ -90,6 +93,7 @@ static void claim_all(cp_ports *all, const cp_proc *proc) {
         claim(all, link, proc);
     }
     closedir(d);
+    return 0;
 }
 
 static void read_name(cp_port *p) {
@@ -111,15 +115,24 @@ static void describe(cp_port *p) {
         p->n++;
 }
 
-int cp_ports_read(cp_ports *out, cp_err *err) {
+static int find_owners(cp_ports *out) {
     cp_tree procs = {0};
-    read_table(out, "/proc/self/net/tcp", false);
-    read_table(out, "/proc/self/net/tcp6", true);
-    if (!out->n) return 0;
-    if (cp_tree_snapshot(&procs) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "/proc");
-    qsort(out->v, out->n, sizeof *out->v, by_inode);
-    for (size_t i = 0; i < procs.n; i++) claim_all(out, &procs.v[i]);
+    int rc = cp_tree_snapshot(&procs);
+    for (size_t i = 0; i < procs.n && rc == 0; i++) rc = claim_all(out, &procs.v[i]);
     cp_tree_free(&procs);
+    return rc;
+}
+
+static int cannot_look(cp_err *err) {
+    return cp_fail_sys(err, cp_no_fd(errno) ? CP_E_TOO_MANY_FILES : CP_E_INTERNAL_ERROR, errno, "/proc");
+}
+
+int cp_ports_read(cp_ports *out, cp_err *err) {
+    if (read_table(out, "/proc/self/net/tcp", false) < 0 || read_table(out, "/proc/self/net/tcp6", true) < 0)
+        return cannot_look(err);
+    if (!out->n) return 0;
+    qsort(out->v, out->n, sizeof *out->v, by_inode);
+    if (find_owners(out) < 0) return cannot_look(err);
     for (size_t i = 0; i < out->n; i++) describe(&out->v[i]);
     qsort(out->v, out->n, sizeof *out->v, by_port);
     return 0;

@@ -248,8 +248,8 @@ static void kill_these(const cp_tree *t) {
 void session_kill_all(struct cp_session *s) {
     cp_tree all = {0}, mine = {0};
     pid_t shell = s->shell == SHELL_NONE ? 0 : s->child.pid;
-    if (cp_tree_snapshot(&all) == 0)
-        cp_tree_collect(&mine, &all, shell, s->child.start_time, &(cp_mark){.spawn = s->mark});
+    (void)cp_tree_snapshot(&all); /* whom we see */
+    cp_tree_collect(&mine, &all, shell, s->child.start_time, &(cp_mark){.spawn = s->mark});
     kill_these(&mine);
     cp_tree_free(&mine);
     cp_tree_free(&all);
@@ -262,8 +262,10 @@ void session_shell_kill(struct cp_session *s) {
     s->shell = SHELL_DYING;
     bool everything = s->deleted && !s->keep;
     if (everything) session_kill_all(s);
-    else if (s->current && !s->current->started && cp_tree_snapshot(&all) == 0)
+    if (!everything && s->current && !s->current->started) {
+        (void)cp_tree_snapshot(&all);
         session_collect_owned(s->current, &all, &mine);
+    }
     kill_pid(s, SIGKILL);
     kill_these(&mine);
     cp_tree_free(&mine);

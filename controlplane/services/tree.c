@@ -62,6 +62,7 @@ bool cp_proc_parse(pid_t pid, const char *text, cp_proc *out) {
 static bool read_stat(int dir, const char *path, pid_t pid, cp_proc *out) {
     char text[1024];
     ssize_t n = read_proc(dir, path, text, sizeof text - 1);
+    if (n == 0) errno = ESRCH;
     if (n <= 0) return false;
     text[n] = '\0';
     return cp_proc_parse(pid, text, out);
@@ -81,6 +82,7 @@ static int by_pid(const void *a, const void *b) {
 int cp_tree_snapshot(cp_tree *all) {
     DIR *d = opendir("/proc");
     if (!d) return -1;
+    int lack = 0;
     for (struct dirent *e; (e = readdir(d));) {
         uint64_t pid;
         cp_proc p;
@@ -88,10 +90,11 @@ int cp_tree_snapshot(cp_tree *all) {
         if (!cp_str_u64(cp_str_of(e->d_name), INT32_MAX, &pid)) continue;
         snprintf(path, sizeof path, "%d/stat", (int)pid);
         if (read_stat(dirfd(d), path, (pid_t)pid, &p)) cp_tree_add(all, &p);
+        else if (cp_lack(errno)) lack = errno;
     }
     closedir(d);
     if (all->n) qsort(all->v, all->n, sizeof *all->v, by_pid);
-    return 0;
+    return lack ? (errno = lack, -1) : 0;
 }
 
 static const cp_proc *find(const cp_tree *all, pid_t pid) {
@@ -140,7 +143,7 @@ static void add_in_order(cp_tree *out, const cp_tree *all, bool *in) {
 void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const cp_mark *mark) {
     if (all->n == 0) return;
     const cp_proc *r = root > 1 ? find(all, root) : NULL;
-    bool ours = r && r->start_time == root_start, known = root > 1 && (ours || !r);
+    bool ours = r && (!root_start || r->start_time == root_start), known = root > 1 && (ours || !r);
     cp_autofree bool *in = cp_alloc(all->n);
     for (size_t i = 0; i < all->n; i++) {
         cp_proc *p = &all->v[i];
@@ -164,23 +167,32 @@ void cp_tree_collect_marked(cp_tree *out, cp_tree *all, const cp_mark *mark, pid
     add_in_order(out, all, in);
 }
 
+/* The keeper gives no start time when it could not read it: then the number is all that is known. */
+static bool started_with(const cp_proc *now, uint64_t start_time) {
+    return !start_time || now->start_time == start_time;
+}
+
 static bool still_it(const cp_proc *p) {
     cp_proc now;
-    if (cp_proc_read(p->pid, &now) && now.start_time == p->start_time) return true;
-    errno = ESRCH;
+    if (cp_proc_read(p->pid, &now)) {
+        if (started_with(&now, p->start_time)) return true;
+        errno = ESRCH;
+    }
+    if (!cp_lack(errno)) errno = ESRCH;
     return false;
 }
 
-/* Where pidfds are not known (kernels before 5.3, some sandboxes) the check comes a few microseconds before the signal,
- * which is as near as a number gets to an identity. */
+/* Without a pidfd (kernels before 5.3, some sandboxes, no free descriptor) the check comes a few microseconds before
+ * the signal, which is as near as a number gets to an identity. */
 int cp_proc_signal(const cp_proc *p, int sig) {
     cp_autofd int fd = pidfd_open(p->pid, 0);
-    if (fd < 0 && errno != ENOSYS) return -1;
+    if (fd < 0 && errno != ENOSYS && !cp_lack(errno)) return -1;
     if (!still_it(p)) return -1;
     return fd < 0 ? kill(p->pid, sig) : pidfd_send_signal(fd, sig, NULL, 0);
 }
 
 bool cp_proc_alive(const cp_proc *p) {
     cp_proc now;
-    return cp_proc_read(p->pid, &now) && now.start_time == p->start_time && now.state != 'Z' && now.state != 'X';
+    if (cp_proc_read(p->pid, &now)) return started_with(&now, p->start_time) && now.state != 'Z' && now.state != 'X';
+    return cp_lack(errno) && (kill(p->pid, 0) == 0 || errno == EPERM);
 }

@@ -18,7 +18,7 @@ typedef struct cp_proc {
     cp_mark mark;   /* use cp_proc_mark */
 } cp_proc;
 
-/* Reads /proc/pid/stat; false when it does not exist (any more). */
+/* Reads /proc/pid/stat; false with errno: it does not exist (any more), or (cp_lack) cannot be looked at now. */
 bool cp_proc_read(pid_t pid, cp_proc *out);
 /* The same from the text of that file; false when it is none. Pure. */
 bool cp_proc_parse(pid_t pid, const char *text, cp_proc *out);
@@ -28,9 +28,9 @@ typedef struct cp_tree {
     size_t n, cap;
 } cp_tree;
 void cp_tree_free(cp_tree *t);
-/* One snapshot of /proc. */
+/* One snapshot of /proc. -1 with errno: a lack of descriptors or memory kept some from being read; *all holds the others. */
 int cp_tree_snapshot(cp_tree *all);
-/* Adds to `out` from the snapshot: root (if pid and start time match; 0: none), the members of its process group and
+/* Adds to `out` from the snapshot: root (if pid and start time match, or the start time is 0: not known; pid 0: none), the members of its process group and
  * session, processes that carry `mark` (NULL or without a spawn: do not look), and all their descendants. No
  * duplicates; parents before children. */
 void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const cp_mark *mark);
@@ -41,7 +41,8 @@ void cp_tree_collect_marked(cp_tree *out, cp_tree *all, const cp_mark *mark, pid
 const cp_mark *cp_proc_mark(cp_proc *p);
 void cp_tree_add(cp_tree *t, const cp_proc *p);
 bool cp_tree_has(const cp_tree *t, pid_t pid);
-/* pidfd_send_signal after checking the start time. 0, or -1 with errno (ESRCH when gone or somebody else). */
+/* pidfd_send_signal after checking the start time, where it is known. 0, or -1 with errno (ESRCH when gone or somebody
+ * else). */
 int cp_proc_signal(const cp_proc *p, int sig);
-/* Is it there and not a zombie? */
+/* Is it there and not a zombie? Where a lack keeps it from being looked at: is there any such process? */
 bool cp_proc_alive(const cp_proc *p);
