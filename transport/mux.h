@@ -39,8 +39,9 @@ enum {
     MUX_TURN = 256 * 1024,               /* streams may send so much between two large responses */
     MUX_QUANTUM = 64 * 1024,             /* deficit round robin: what a stream may send in its turn */
     MUX_HEADERS = 64,
-    MUX_ID_MAX = 16 * 1024, /* whatever the option says: envelope and id must fit a frame */
-    MUX_WINDOW_FIRST = 64,  /* loop requests dispatched at a time, to begin with; see mux_request.c */
+    MUX_ID_MAX = 16 * 1024,            /* whatever the option says: envelope and id must fit a frame */
+    MUX_ENVELOPE_MAX = 8 * MUX_ID_MAX, /* every character of an id may be written as \uXXXX */
+    MUX_WINDOW_FIRST = 64,             /* loop requests dispatched at a time, to begin with; see mux_request.c */
     MUX_WINDOW_LEAST = 16,
     MUX_WINDOW_MOST = 1 << 20,
     MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
@@ -137,6 +138,12 @@ void mux_admit(mux *m);            /* dispatches requests that waited */
 void mux_run_now(mux *m, pend *p); /* dispatches one that waits, out of turn: p may be gone afterwards */
 void mux_forget_waiting(mux *m, pend *p);
 void mux_stops_running(mux *m, pend *p, size_t reply_size);
+
+/* ---- mux_envelope.c: messages that are not parsed ---- */
+
+/* Adds the members "type" and "id" of a message, as they stand there, as an object of their own: as far as the text can
+ * be followed, and at most MUX_ENVELOPE_MAX bytes. Any thread. */
+void mux_envelope(cp_str text, cp_buf *out);
 
 /* ---- mux_stdin.c: input ---- */
 

@@ -88,9 +88,9 @@ static unsigned times(yyjson_val *obj, const char *name) {
     return found;
 }
 
-/* A message with a key that stands twice, in itself or in its body. Whoever waits for its id hears of it, unless it is
- * not certain which request it was about. */
-static void refuse_twice(mux *m, yyjson_val *root, const cp_err *err) {
+/* A message that is not understood: a key stands twice, in itself or in its body, or it is not parsed. Whoever waits
+ * for its id hears of it, unless it is not certain which request it was about. */
+static void refuse_unread(mux *m, yyjson_val *root, const cp_err *err) {
     static const char *const about[] = {"cancel", "stdin", "window"};
     mux_msg msg;
     mux_read_msg(root, &msg);
@@ -108,7 +108,7 @@ void mux_handle(mux *m, yyjson_doc *doc, cp_str text, const cp_err *twice) {
     mux_msg msg;
     yyjson_val *root = yyjson_doc_get_root(doc);
     if (twice->code) {
-        refuse_twice(m, root, twice);
+        refuse_unread(m, root, twice);
         yyjson_doc_free(doc);
     } else if (yyjson_is_obj(root)) {
         mux_read_msg(root, &msg);
@@ -120,8 +120,12 @@ void mux_handle(mux *m, yyjson_doc *doc, cp_str text, const cp_err *twice) {
     mux_check_full(m);
 }
 
-static void not_parsed(mux *m, const cp_err *err) {
+/* What is no JSON is about nothing. Of what is, but cannot be parsed here, the envelope tells. */
+static void not_parsed(mux *m, cp_str envelope, const cp_err *err) {
+    cp_err none;
+    cp_autodoc yyjson_doc *doc = envelope.n ? cp_json_parse_with(envelope, NULL, &none) : NULL;
     if (err->code == CP_E_PARSE_ERROR) mux_refuse_as(m, (cp_str){0}, "PARSE_ERROR", 400, "Invalid JSON message");
+    else if (doc) refuse_unread(m, yyjson_doc_get_root(doc), err);
     else mux_refuse(m, (cp_str){0}, err);
     mux_check_full(m);
 }
@@ -173,7 +177,7 @@ typedef struct mux_job {
     struct mux_job *next;
     struct cp_mux_shared *shared;
     mux *m; /* NULL: the connection has gone */
-    cp_buf text;
+    cp_buf text, envelope;
     yyjson_doc *doc;
     cp_err err;
     size_t cost;
@@ -185,12 +189,14 @@ static void job_run(cp_work *w) {
     mux_job *j = CP_CONTAINER(w, mux_job, work);
     j->doc = cp_json_read(cp_buf_str(&j->text), &j->err);
     if (j->doc) cp_json_unique(j->doc, &j->err);
+    else if (j->err.code != CP_E_PARSE_ERROR) mux_envelope(cp_buf_str(&j->text), &j->envelope);
     cp_buf_free(&j->text);
     cp_charge_free(&j->charge);
 }
 
 static void job_free(mux_job *j) {
     cp_buf_free(&j->text);
+    cp_buf_free(&j->envelope);
     cp_charge_free(&j->charge);
     yyjson_doc_free(j->doc);
     free(j);
@@ -221,7 +227,7 @@ static void job_done(cp_work *w) {
     if (m) {
         m->job = NULL;
         if (j->doc) mux_handle(m, cp_take(j->doc), (cp_str){0}, &j->err);
-        else not_parsed(m, &j->err);
+        else not_parsed(m, cp_buf_str(&j->envelope), &j->err);
     }
     job_free(j);
 }
@@ -269,5 +275,9 @@ void mux_on_message(cp_ws *ws, bool binary, char *p, size_t n) {
     yyjson_doc *doc = parse_small(m, text, &again, &err);
     if (doc) cp_json_unique(doc, &err);
     if (doc) mux_handle(m, doc, again ? text : (cp_str){0}, &err);
-    else not_parsed(m, &err);
+    else {
+        cp_autobuf cp_buf envelope = {0};
+        mux_envelope(text, &envelope);
+        not_parsed(m, cp_buf_str(&envelope), &err);
+    }
 }

@@ -179,6 +179,43 @@ static void json_limits(void **state) {
     expect_start(x->c, "{\"type\":\"error\",\"code\":\"PAYLOAD_TOO_LARGE\",");
 }
 
+/* What there is no room to parse, or is beyond a limit of JSON, is refused to the one who waits for it, wherever in the
+ * message its id stands. */
+static void what_is_not_parsed_is_refused_by_its_id(void **state) {
+    fixture *x = *state;
+    cp_autobuf cp_buf wide = {0}, deep = {0};
+    cp_buf_addz(&wide, "\"}{\\\"\",[\"]\"");
+    for (int i = 0; i < 100000; i++) cp_buf_addz(&wide, ",1");
+    cp_buf_addz(&wide, "]");
+    for (int i = 0; i < 65; i++) cp_buf_addc(&deep, '[');
+    for (int i = 0; i < 65; i++) cp_buf_addc(&deep, ']');
+    const char *const big = cp_buf_z(&wide), *const nested = cp_buf_z(&deep);
+    const struct {
+        const char *before, *body, *after, *want;
+    } cases[] = {
+        {"{\"type\":\"request\",\"id\":\"a\",\"path\":\"/ok\",\"body\":[", big, "]}",
+         "{\"type\":\"error\",\"id\":\"a\",\"code\":\"LIMIT_EXCEEDED\","},
+        {"{\"body\":{\"id\":1,\"b\":[", big, "]} , \"type\" : \"request\", \"id\" : \"\\u0062\"\n}",
+         "{\"type\":\"error\",\"id\":\"b\",\"code\":\"LIMIT_EXCEEDED\","},
+        {"{\"type\":\"stdin\",\"data\":[", big, "],\"id\":7}",
+         "{\"type\":\"error\",\"id\":7,\"of\":\"stdin\",\"code\":\"LIMIT_EXCEEDED\","},
+        {"{\"id\":\"a\",\"body\":[", big, "],\"id\":\"b\"}", "{\"type\":\"error\",\"code\":\"LIMIT_EXCEEDED\","},
+        {"[", big, ",{\"id\":\"a\"}]", "{\"type\":\"error\",\"code\":\"LIMIT_EXCEEDED\","},
+        {"{\"type\":\"request\",\"id\":\"c\",\"body\":", nested, ",\"path\":\"/ok\"}",
+         "{\"type\":\"error\",\"id\":\"c\",\"code\":\"PAYLOAD_TOO_LARGE\","},
+    };
+    cp_budget_open(1 << 20);
+    for (size_t i = 0; i < CP_COUNT(cases); i++) {
+        cp_autobuf cp_buf text = {0};
+        cp_buf_addf(&text, "%s%s%s", cases[i].before, cases[i].body, cases[i].after);
+        client_frame(x->c, CP_OP_TEXT, true, text.p, text.n);
+        expect_start(x->c, cases[i].want);
+    }
+    cp_budget_open(1 << 30);
+    client_text(x->c, "{\"type\":\"request\",\"id\":1,\"method\":\"GET\",\"path\":\"/ok\"}");
+    expect_message(x->c, "{\"type\":\"response\",\"id\":1,\"status\":200,\"body\":{\"ok\":true},\"done\":true}");
+}
+
 /* Messages that are nearly right, in every order: nothing breaks, and the connection goes on. */
 static void mutated_messages(void **state) {
     fixture *x = *state;
@@ -441,6 +478,7 @@ int main(void) {
         TEST(ten_thousand_pending),
         TEST(message_limit),
         TEST(json_limits),
+        TEST(what_is_not_parsed_is_refused_by_its_id),
         TEST(mutated_messages),
         TEST(cancel_of_a_running_request),
         TEST(cancel_of_a_stream),
