@@ -24,7 +24,6 @@
 #include "transport/ws.h"
 #include "trim.h"
 
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -200,13 +199,6 @@ static void raise_nofile(void) {
     setrlimit(RLIMIT_NOFILE, &r);
 }
 
-/* A few hundred threads that allocate now and then would get an arena each. */
-static void tune_malloc(void) {
-    mallopt(M_ARENA_MAX, 2);
-    mallopt(M_MMAP_THRESHOLD, 4 << 20);
-    mallopt(M_TRIM_THRESHOLD, 4 << 20);
-}
-
 static int open_all(struct app *a, int keeper_fd, cp_err *err) {
     uint16_t bound = 0;
     if (open_base(a, keeper_fd, err) < 0 || open_services(a, err) < 0 || open_doors(a, &bound, err) < 0) return -1;
@@ -232,7 +224,7 @@ static void close_all(struct app *a) {
 }
 
 int cp_app_run(int keeper_fd) {
-    tune_malloc();
+    cp_trim_configure();
     raise_nofile();
     struct app *a = cp_new(struct app);
     cp_err err = {0};

@@ -1,9 +1,13 @@
 /* What is freed mostly stays with malloc: the holes are in the middle of the heap. malloc_trim gives whole pages of
- * them back, but it holds the lock of each arena meanwhile, so it waits until little is done, and runs on a thread. */
+ * them back, but it holds the lock of each arena meanwhile, so it waits until little is done, and runs on a thread.
+ * It leaves alone what is free at the end of every arena but the first: up to CP_TRIM_KEPT, which saves busy threads
+ * from asking the system again and again. A large free() on a thread of that arena gives it back, if that is more than
+ * malloc is told to keep. A new thread gets the next arena in turn. */
 #include "trim.h"
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,6 +23,7 @@ enum {
     USED_US = 10 * 1000, /* since the last trim: after that, there may be much to give back */
     WAIT_MAX = 32,       /* looks */
     WORTH = 512 * 1024,
+    LARGE = 128 * 1024, /* more than the 64 KB from which free() looks at the end of its arena */
 };
 
 static uint64_t cpu_us(void) {
@@ -39,9 +44,36 @@ static uint64_t resident(void) {
     return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static void *free_one(void *arg) {
+    void *volatile p = malloc(LARGE); /* volatile: the pair is not to be left out */
+    free(p);
+    return arg;
+}
+
+static void trim_ends(void) {
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr)) return;
+    pthread_attr_setstacksize(&attr, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, LARGE);
+    for (int i = 0; i < CP_TRIM_ARENAS; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, &attr, free_one, NULL)) break; /* it is tried again */
+        pthread_join(thread, NULL);
+    }
+    mallopt(M_TRIM_THRESHOLD, CP_TRIM_KEPT);
+    pthread_attr_destroy(&attr);
+}
+
+void cp_trim_configure(void) {
+    mallopt(M_ARENA_MAX, CP_TRIM_ARENAS);
+    mallopt(M_MMAP_THRESHOLD, CP_TRIM_KEPT);
+    mallopt(M_TRIM_THRESHOLD, CP_TRIM_KEPT);
+}
+
 /* On a thread; the loop looks at neither until it is done. */
 static void trim_run(cp_work *w) {
     cp_trim *t = CP_CONTAINER(w, cp_trim, work);
+    trim_ends();
     malloc_trim(0);
     uint64_t now = resident();
     if (now && now < t->least) t->least = now;

@@ -2,6 +2,12 @@
 /* Gives memory that was used and freed back to the system once the server has become quiet. */
 #include "base/work.h"
 
+enum {
+    CP_TRIM_ARENAS =
+        2, /* of malloc, one lock each; a few hundred threads that allocate now and then would get one each */
+    CP_TRIM_KEPT = 4 << 20, /* bytes: freed blocks up to this are kept for the next one, until the server is quiet */
+};
+
 typedef struct cp_trim {
     cp_loop *loop;
     cp_workers *workers;
@@ -14,5 +20,7 @@ typedef struct cp_trim {
     bool working;
 } cp_trim;
 
+/* Tells malloc what it may keep. Before the first thread. */
+void cp_trim_configure(void);
 /* Loop thread; t is the owner's and lives as long as the loop. */
 void cp_trim_start(cp_trim *t, cp_loop *loop, cp_workers *workers);
