@@ -5,8 +5,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/sha.h"
 #include "base/utf8.h"
 #include "handlers/exec_fingerprint.h"
+#include "handlers/exec_result.h"
 
 enum { MAX_EXEC_ID = 128, MAX_PROCESS_ID = 255, MAX_SESSION_ID = 255, MAX_CWD = 4096 };
 #define MAX_SAFE_INTEGER 9007199254740991 /* what a JavaScript number holds exactly */
@@ -323,6 +325,14 @@ int cp_offsets_of(const cp_request *req, uint64_t from[2], bool *given, cp_err *
     return offsets_of_body(field, from, err);
 }
 
+/* Once, for the fingerprint and for what is kept of the command. */
+static void digest_command(cp_exec_args *a) {
+    cp_str command = a->spec.command;
+    if (cp_command_head(command) == command.n) return;
+    cp_sha256_of(command.p, command.n, a->command_sha256);
+    a->spec.command_sha256 = a->command_sha256;
+}
+
 int cp_exec_args_read(cp_exec_args *a, const cp_ctx *ctx, const cp_request *req, cp_args_for what, cp_err *err) {
     static const cp_exec_kind kinds[] = {CP_EXEC_BUFFERED, CP_EXEC_STREAM, CP_EXEC_PROCESS};
     yyjson_val *body = req->body;
@@ -338,11 +348,13 @@ int cp_exec_args_read(cp_exec_args *a, const cp_ctx *ctx, const cp_request *req,
     a->spec.kind = what == CP_ARGS_EXECUTE && a->background ? CP_EXEC_PROCESS : kinds[what];
     if (a->spec.kind == CP_EXEC_PROCESS && cp_str_trim(a->spec.command).n == 0)
         return cp_fail(err, CP_E_INVALID_COMMAND, "Invalid command: empty command provided");
+    digest_command(a);
     cp_exec_fingerprint(&a->spec);
     return 0;
 }
 
-void cp_exec_args_refuse(cp_reply *reply, const cp_exec_args *a, const cp_err *err) {
+/* Of a request (a), or of an execution (e); the other is NULL. */
+static void refuse(cp_reply *reply, const cp_exec_args *a, const cp_exec *e, const cp_err *err) {
     if (err->code != CP_E_COMMAND_EXECUTION_ERROR && err->code != CP_E_STREAM_START_ERROR) {
         cp_reply_error(reply, err, NULL, (cp_str){0});
         return;
@@ -350,9 +362,13 @@ void cp_exec_args_refuse(cp_reply *reply, const cp_exec_args *a, const cp_err *e
     cp_autobuf cp_buf context = {0};
     cp_jw w = cp_jw_on(&context);
     cp_jw_obj(&w);
-    if (a->spec.command.p) cp_jw_kstr(&w, "command", a->spec.command);
+    if (e) cp_jw_command(&w, e);
+    else if (a->spec.command.p) cp_jw_command_text(&w, a->spec.command, a->spec.command_sha256);
     cp_jw_kz(&w, "stderr", err->msg);
     if (err->sys) cp_jw_kz(&w, "errno", cp_errno_name(err->sys));
     cp_jw_end_obj(&w);
     cp_reply_error(reply, err, NULL, cp_buf_str(&context));
 }
+
+void cp_exec_args_refuse(cp_reply *reply, const cp_exec_args *a, const cp_err *err) { refuse(reply, a, NULL, err); }
+void cp_exec_refuse(cp_reply *reply, const cp_exec *e, const cp_err *err) { refuse(reply, NULL, e, err); }

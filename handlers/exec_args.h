@@ -21,6 +21,7 @@ typedef struct cp_exec_args {
     cp_buf command, stdin_data, session; /* owned */
     cp_str *args;                        /* owned */
     cp_env_var *env;                     /* owned */
+    uint8_t command_sha256[32];          /* of a command that is too long to be kept whole */
 } cp_exec_args;
 
 /* 0 or -1; err names the field. cp_exec_args_free in either case. */
@@ -31,6 +32,7 @@ static inline void cp_autoargs_(cp_exec_args *a) { cp_exec_args_free(a); }
 
 /* Errors of execution carry {command, stderr} as context; input errors the usual one. */
 void cp_exec_args_refuse(cp_reply *reply, const cp_exec_args *a, const cp_err *err);
+void cp_exec_refuse(cp_reply *reply, const cp_exec *e, const cp_err *err); /* the same for one that there is */
 
 /* The member `env`, for every route that has one: *out is a heap array (owner frees, maybe NULL), null values are left
  * out. A name is anything without = and NUL; `shell`: what a shell can export, because a session's does. Name, value

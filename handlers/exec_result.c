@@ -1,5 +1,6 @@
 #include "handlers/exec_result.h"
 
+#include "base/sha.h"
 #include "handlers/reply.h"
 
 #include <stdio.h>
@@ -17,6 +18,27 @@ void cp_jw_signal(cp_jw *w, const char *key, int sig) {
     }
     snprintf(name, sizeof name, "SIG%s", abbrev);
     cp_jw_z(w, name);
+}
+
+static void write_command(cp_jw *w, cp_str shown, uint64_t length, const uint8_t *sha256) {
+    char hex[2 * CP_SHA256_SIZE + 1];
+    cp_jw_kstr(w, "command", shown);
+    if (!sha256) return;
+    cp_sha256_hex(sha256, hex);
+    cp_jw_ku64(w, "commandLength", length);
+    cp_jw_kz(w, "commandSha256", hex);
+    cp_jw_kbool(w, "commandTruncated", true);
+}
+
+void cp_jw_command(cp_jw *w, const cp_exec *e) {
+    write_command(w, cp_str_of(e->command), e->command_length, e->command_truncated ? e->command_sha256 : NULL);
+}
+
+void cp_jw_command_text(cp_jw *w, cp_str text, const uint8_t *sha256) {
+    uint8_t digest[CP_SHA256_SIZE];
+    size_t head = cp_command_head(text);
+    if (head < text.n && !sha256) cp_sha256_of(text.p, text.n, digest);
+    write_command(w, (cp_str){text.p, head}, text.n, head == text.n ? NULL : sha256 ? sha256 : digest);
 }
 
 void cp_jw_usage(cp_jw *w, const cp_exec *e) {
@@ -56,7 +78,7 @@ static void begin_success(const cp_gathered *g, cp_result *res, cp_jw *w) {
 
 static void end_success(const cp_gathered *g, cp_jw *w) {
     const cp_exec *e = g->exec;
-    cp_jw_kz(w, "command", e->command);
+    cp_jw_command(w, e);
     cp_jw_ku64(w, "duration", 0); /* always 0 in the reference; ours is durationMs */
     cp_jw_know(w);
     if (g->view.session_given) cp_jw_kz(w, "sessionId", e->session ? e->session : "__DISABLE_SESSION__");
@@ -118,7 +140,7 @@ static bool begin_error(const cp_gathered *g, cp_result *res, cp_jw *w) {
         cp_jw_kz(w, "outcome", cp_outcome_name(e->outcome));
         return true;
     }
-    cp_jw_kz(w, "command", e->command);
+    cp_jw_command(w, e);
     cp_jw_kz(w, "stderr", err->msg);
     if (err->sys) cp_jw_kz(w, "errno", cp_errno_name(err->sys));
     return false;

@@ -46,6 +46,11 @@ void cp_gather_cancel(cp_gathering *g);
 /* -1 with the error, if one that is over has ended otherwise than by its own end. */
 int cp_exec_how_it_failed(const cp_exec *e, cp_err *err);
 static inline bool cp_exec_over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
+/* "command", and where that is only its head: commandLength (bytes), commandSha256 and commandTruncated of the whole.
+ */
+void cp_jw_command(cp_jw *w, const cp_exec *e);
+/* The same of a text. sha256: of the text, or NULL. */
+void cp_jw_command_text(cp_jw *w, cp_str text, const uint8_t *sha256);
 /* "error" and "errno" of one that could not be started. */
 void cp_jw_start_error(cp_jw *w, const cp_exec *e);
 /* "SIGTERM"; a number for one that has no name. */

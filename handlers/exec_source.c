@@ -50,7 +50,7 @@ static cp_pull start_event(exec_source *s, cp_event *ev) {
     const cp_exec *e = s->exec;
     cp_jw *w = begin(ev, s->opts.process ? "process_info" : "start");
     if (s->opts.process) cp_jw_kz(w, "processId", e->process_id);
-    cp_jw_kz(w, "command", e->command);
+    cp_jw_command(w, e);
     if (s->opts.process) cp_jw_kz(w, "status", cp_exec_status(e));
     if (s->opts.ids) {
         cp_jw_kz(w, "executionId", e->id);

@@ -25,9 +25,8 @@ static void start_free(start *s) {
 }
 
 static void reply_failure(cp_reply *reply, const cp_exec *e, cp_err err) {
-    cp_exec_args shown = {.spec = {.command = cp_str_of(e->command)}};
     if (err.code == CP_E_COMMAND_EXECUTION_ERROR) err.code = CP_E_STREAM_START_ERROR;
-    cp_exec_args_refuse(reply, &shown, &err);
+    cp_exec_refuse(reply, e, &err);
 }
 
 static void reply_process(cp_reply *reply, const cp_exec *e) {
@@ -35,7 +34,7 @@ static void reply_process(cp_reply *reply, const cp_exec *e) {
     cp_jw w = cp_success_begin(&res);
     cp_jw_kz(&w, "processId", e->process_id);
     if (e->pid > 0) cp_jw_ki64(&w, "pid", e->pid);
-    cp_jw_kz(&w, "command", e->command);
+    cp_jw_command(&w, e);
     cp_jw_kz(&w, "executionId", e->id);
     if (e->state == CP_STATE_FAILED) {
         cp_jw_kz(&w, "status", cp_exec_status(e));

@@ -31,6 +31,40 @@ static void parameters(cp_jw *w, const char *pattern) {
     cp_jw_end_arr(w);
 }
 
+/* Answers that show a command: it is in them, or in what they hold. */
+#define COMMAND "{\"$ref\":\"#/components/schemas/Command\"}"
+static const struct answer {
+    const char *op, *schema;
+} answers[] = {
+    {"command.execute", COMMAND},
+    {"execution.get", COMMAND},
+    {"process.start", COMMAND},
+    {"process.get", "{\"type\":\"object\",\"properties\":{\"process\":" COMMAND "}}"},
+    {"process.list", "{\"type\":\"object\",\"properties\":{\"processes\":{\"type\":\"array\",\"items\":" COMMAND "}}}"},
+};
+
+static void responses(cp_jw *w, const char *op) {
+    cp_jw_obj(w);
+    cp_jw_key(w, "200");
+    cp_jw_obj(w);
+    cp_jw_kz(w, "description", "success");
+    for (size_t i = 0; i < CP_COUNT(answers); i++) {
+        if (strcmp(answers[i].op, op) != 0) continue;
+        cp_jw_key(w, "content");
+        cp_jw_obj(w);
+        cp_jw_key(w, "application/json");
+        cp_jw_obj(w);
+        cp_jw_key(w, "schema");
+        cp_jw_raw(w, cp_str_of(answers[i].schema));
+        cp_jw_end_obj(w);
+        cp_jw_end_obj(w);
+    }
+    cp_jw_end_obj(w);
+    cp_jw_key(w, "default");
+    cp_jw_raw(w, CP_STR("{\"$ref\":\"#/components/responses/Error\"}"));
+    cp_jw_end_obj(w);
+}
+
 static void operation(cp_jw *w, const cp_route *r) {
     cp_jw_key(w, methods[r->method]);
     cp_jw_obj(w);
@@ -50,8 +84,7 @@ static void operation(cp_jw *w, const cp_route *r) {
         cp_jw_raw(w, CP_STR("[]"));
     }
     cp_jw_key(w, "responses");
-    cp_jw_raw(
-        w, CP_STR("{\"200\":{\"description\":\"success\"},\"default\":{\"$ref\":\"#/components/responses/Error\"}}"));
+    responses(w, r->op);
     cp_jw_end_obj(w);
 }
 
@@ -106,6 +139,30 @@ static void error_schema(cp_jw *w) {
     cp_jw_end_obj(w);
 }
 
+static void command_member(cp_jw *w, const char *name, const char *type, const char *description) {
+    cp_jw_key(w, name);
+    cp_jw_obj(w);
+    cp_jw_kz(w, "type", type);
+    cp_jw_kz(w, "description", description);
+    cp_jw_end_obj(w);
+}
+
+/* The bounds are CP_COMMAND_WHOLE and CP_COMMAND_HEAD. */
+static void command_schema(cp_jw *w) {
+    cp_jw_obj(w);
+    cp_jw_kz(w, "type", "object");
+    cp_jw_key(w, "properties");
+    cp_jw_obj(w);
+    command_member(w, "command", "string",
+                   "What was asked for; of more than 65,536 bytes the first 4,096 or a little less");
+    command_member(w, "commandTruncated", "boolean",
+                   "true: command is only the head of it; else absent, as are the next");
+    command_member(w, "commandLength", "integer", "Bytes of the whole command, in UTF-8");
+    command_member(w, "commandSha256", "string", "SHA-256 of the whole command, in hexadecimal");
+    cp_jw_end_obj(w);
+    cp_jw_end_obj(w);
+}
+
 static void components(cp_jw *w) {
     cp_jw_obj(w);
     cp_jw_key(w, "securitySchemes");
@@ -114,6 +171,8 @@ static void components(cp_jw *w) {
     cp_jw_obj(w);
     cp_jw_key(w, "Error");
     error_schema(w);
+    cp_jw_key(w, "Command");
+    command_schema(w);
     cp_jw_end_obj(w);
     cp_jw_key(w, "responses");
     cp_jw_raw(w, CP_STR("{\"Error\":{\"description\":\"a typed error\",\"content\":{\"application/json\":{\"schema\":"

@@ -55,7 +55,7 @@ void cp_jw_process(cp_jw *w, const cp_exec *e) {
     cp_jw_obj(w);
     cp_jw_kz(w, "id", e->process_id);
     if (e->pid > 0) cp_jw_ki64(w, "pid", e->pid);
-    cp_jw_kz(w, "command", e->command);
+    cp_jw_command(w, e);
     cp_jw_kz(w, "status", cp_exec_status(e));
     write_iso(w, "startTime", e->started_wall);
     if (over && e->ended_wall) write_iso(w, "endTime", e->ended_wall);

@@ -138,7 +138,15 @@ export type Command = string | string[];
 // ---- results ----
 
 export type Outcome = 'exited' | 'signal' | 'timeout' | 'output_limit' | 'memory_limit' | 'cancelled' | 'lost';
-export interface ExecResult {
+/** Of a command of more than 64 KiB: `command` is its head then, and these tell of the whole. */
+export interface LongCommand {
+  commandTruncated?: true;
+  /** Bytes, in UTF-8. */
+  commandLength?: number;
+  /** Hexadecimal. */
+  commandSha256?: string;
+}
+export interface ExecResult extends LongCommand {
   success: boolean;
   exitCode: number;
   stdout: string;
@@ -171,7 +179,7 @@ export interface DroppedEvent {
   stream: 'stdout' | 'stderr';
   bytes: number;
 }
-export interface StartEvent {
+export interface StartEvent extends LongCommand {
   type: 'start';
   command: string;
   executionId?: string;
@@ -449,6 +457,10 @@ export class Process {
   readonly id: string;
   readonly pid?: number;
   readonly command: string;
+  /** Of a command of more than 64 KiB: `command` is its head then, and these tell of the whole. */
+  readonly commandTruncated?: true;
+  readonly commandLength?: number;
+  readonly commandSha256?: string;
   readonly status?: 'starting' | 'running' | 'completed' | 'failed' | 'killed' | 'error';
   readonly startTime?: string;
   readonly endTime?: string;

@@ -69,10 +69,13 @@ static void put_processes(yyjson_val *list, cp_buf *out) {
     cli_table_row(&t, (const char *[]){"ID", "PID", "STATUS", "STARTED (UTC)", "COMMAND"}, 5);
     yyjson_arr_foreach(list, i, n, p) {
         char pid[24], status[48], started[24];
+        cp_autobuf cp_buf command = {0};
+        cp_buf_addf(&command, "%s%s", cli_str(p, "command"),
+                    yyjson_is_true(yyjson_obj_get(p, "commandTruncated")) ? "…" : "");
         cli_num_text(p, "pid", pid);
         how_it_stands(p, status);
         short_time(cli_str(p, "startTime"), started);
-        cli_table_row(&t, (const char *[]){cli_str(p, "id"), pid, status, started, cli_str(p, "command")}, 5);
+        cli_table_row(&t, (const char *[]){cli_str(p, "id"), pid, status, started, cp_buf_z(&command)}, 5);
     }
     cli_table_put(&t, cli_width(), out);
 }

@@ -21,8 +21,10 @@ typedef struct cp_exec_row {
     const char *id;         /* execution id, primary key */
     const char *process_id; /* NULL unless it is listed as a process */
     cp_row_kind kind;
-    const char *session; /* NULL: sessionless */
-    const char *command; /* shell text or the joined argv */
+    const char *session;        /* NULL: sessionless */
+    const char *command;        /* shell text or the joined argv, or the head of a long one */
+    uint64_t command_length;    /* of the whole */
+    uint8_t command_sha256[32]; /* of the whole, where `command` is its head */
     const char *cwd;
     uint8_t fingerprint[32]; /* SHA-256 of the request: the same id with another request is a conflict */
     const char *state;       /* "intent" | "running" | "ended" */

@@ -10,6 +10,8 @@ static int flags_of(const cp_exec_row *r) {
            (r->truncated[0] ? FLAG_TRUNC_OUT : 0) | (r->truncated[1] ? FLAG_TRUNC_ERR : 0);
 }
 
+static bool shortened(const cp_exec_row *r) { return r->command && r->command_length > strlen(r->command); }
+
 int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_PUT_EXEC, err);
     if (!st) return -1;
@@ -39,6 +41,9 @@ int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
     sqlite3_bind_int(st, 24, flags_of(r));
     sqlite3_bind_int64(st, 25, (sqlite3_int64)r->timeout_ms);
     sqlite3_bind_int64(st, 26, (sqlite3_int64)r->max_output);
+    sqlite3_bind_int64(st, 27, (sqlite3_int64)r->command_length);
+    if (shortened(r))
+        sqlite3_bind_blob(st, 28, r->command_sha256, sizeof r->command_sha256, SQLITE_STATIC); /* else NULL */
     return cp_db_run(db, st, err);
 }
 
@@ -47,6 +52,10 @@ int cp_store_del_exec(cp_db *db, const char *id, cp_err *err) {
     if (!st) return -1;
     text(st, 1, id);
     return cp_db_run(db, st, err);
+}
+
+static void digest(sqlite3_stmt *st, int i, uint8_t out[32]) {
+    if (sqlite3_column_bytes(st, i) == 32) memcpy(out, sqlite3_column_blob(st, i), 32);
 }
 
 static cp_exec_row row_of(sqlite3_stmt *st) {
@@ -75,9 +84,10 @@ static cp_exec_row row_of(sqlite3_stmt *st) {
         .truncated = {flags & FLAG_TRUNC_OUT, flags & FLAG_TRUNC_ERR},
         .timeout_ms = (uint64_t)sqlite3_column_int64(st, 24),
         .max_output = (uint64_t)sqlite3_column_int64(st, 25),
+        .command_length = (uint64_t)sqlite3_column_int64(st, 26),
     };
-    if (sqlite3_column_bytes(st, 6) == sizeof r.fingerprint)
-        memcpy(r.fingerprint, sqlite3_column_blob(st, 6), sizeof r.fingerprint);
+    digest(st, 6, r.fingerprint);
+    digest(st, 27, r.command_sha256);
     for (int i = 0; i < 2; i++) {
         r.total[i] = (uint64_t)sqlite3_column_int64(st, 15 + i);
         r.dropped[i] = (uint64_t)sqlite3_column_int64(st, 17 + i);
@@ -109,7 +119,7 @@ static bool numbers_ok(const cp_exec_row *r) {
     if (r->started_ms < 0 || r->started_ms > max || r->ended_ms < 0 || r->ended_ms > max) return false;
     for (int i = 0; i < 2; i++)
         if (r->total[i] > (uint64_t)max || r->dropped[i] > r->total[i]) return false;
-    return r->timeout_ms <= (uint64_t)max;
+    return r->timeout_ms <= (uint64_t)max && r->command_length <= (uint64_t)max;
 }
 
 static bool row_ok(const cp_exec_row *r) {

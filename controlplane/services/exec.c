@@ -101,6 +101,7 @@ cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind) {
     e->exit_code = -1;
     e->impl->self = e;
     e->impl->in_fd = -1;
+    e->impl->job_charge.kind = CP_MEM_COMMANDS;
     e->impl->why = CP_OUTCOME_exited;
     return e;
 }
@@ -110,7 +111,8 @@ static void free_strings(char **v) {
     free(v);
 }
 
-void cp_exec_job_free(cp_exec_job *j) {
+void cp_exec_job_free(cp_exec *e) {
+    cp_exec_job *j = &e->impl->job;
     free(j->command);
     free_strings(j->args);
     free(j->cwd);
@@ -118,6 +120,7 @@ void cp_exec_job_free(cp_exec_job *j) {
     free(j->user);
     free(j->groups);
     *j = (cp_exec_job){0};
+    cp_charge_free(&e->impl->job_charge);
 }
 
 static void destroy(cp_exec *e) {
@@ -129,7 +132,7 @@ static void destroy(cp_exec *e) {
     cp_exec_stdin_stop(e);
     if (i->backend && i->backend->release && !i->released) i->backend->release(e);
     for (int k = 0; k < 2; k++) cp_output_free(e->out[k]);
-    cp_exec_job_free(&i->job);
+    cp_exec_job_free(e);
     free(e->id);
     free(e->process_id);
     free(e->session);
@@ -286,6 +289,7 @@ void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {
         e->started_ms = cp_now_ms();
     }
     cp_metric_add(CP_M_SPAWNS, 1);
+    cp_exec_job_free(e);
     if (e->durable) cp_exec_put_row(e, "running", NULL);
     cp_exec_tell(e);
 }
@@ -404,7 +408,7 @@ void cp_exec_finish_end(cp_exec *e) {
         e->started_wall = e->ended_wall;
         e->started_ms = e->ended_ms;
     }
-    if (!i->looking_up) cp_exec_job_free(&i->job); /* else a pool thread is at it */
+    if (!i->borrowed) cp_exec_job_free(e); /* else a pool thread is at it */
     x->running--;
     x->calls -= i->called;
     cp_metric_add(CP_M_PROCESSES, -1);

@@ -9,6 +9,7 @@
  * Life: cp_exec_start → on_start (pid known; or the failure) → output … → on_end (child reaped AND output drained;
  * exactly once) → kept for history → freed when retention takes it and nobody holds a reference. */
 #include "base/mark.h"
+#include "base/utf8.h"
 #include "services/output.h"
 #include "services/services.h"
 #include "services/stdin_ack.h"
@@ -37,8 +38,9 @@ typedef struct cp_env_var {
 /* A request to execute; all strings are borrowed for the call of cp_exec_start. */
 typedef struct cp_exec_spec {
     cp_exec_kind kind;
-    cp_str command;     /* shell text; or */
-    const cp_str *args; /* argv form (command is then the joined text, for display) */
+    cp_str command;                /* shell text; or */
+    const uint8_t *command_sha256; /* of the command, where the caller has it; else NULL */
+    const cp_str *args;            /* argv form (command is then the joined text, for display) */
     size_t nargs;
     bool sessionless;
     cp_str session; /* id of the session (already defaulted) unless sessionless */
@@ -56,6 +58,14 @@ typedef struct cp_exec_spec {
 } cp_exec_spec;
 
 typedef struct cp_exec cp_exec;
+
+/* A command of more bytes than WHOLE is kept, and shown, by its first HEAD bytes (a character of UTF-8 is not cut), its
+ * length and its SHA-256. What is durable has the whole of it as a file beside its logs, which counts as one. */
+enum { CP_COMMAND_WHOLE = 64 << 10, CP_COMMAND_HEAD = 4096 };
+/* So many bytes of it are kept: all, or its head. */
+static inline size_t cp_command_head(cp_str text) {
+    return text.n <= CP_COMMAND_WHOLE ? text.n : CP_COMMAND_HEAD - cp_utf8_tail(text.p, CP_COMMAND_HEAD);
+}
 
 /* Callbacks on the loop, never from inside cp_exec_start. Either may be NULL. */
 typedef struct cp_exec_watch cp_exec_watch;
@@ -79,11 +89,14 @@ struct cp_exec {
     unsigned refs;
     cp_exec_kind kind;
     cp_exec_state state;
-    char *id;         /* execution id */
-    char *process_id; /* NULL for BUFFERED */
-    char *session;    /* NULL: sessionless */
-    char *command;
-    char *cwd; /* where it started, as far as known; else NULL */
+    char *id;                   /* execution id */
+    char *process_id;           /* NULL for BUFFERED */
+    char *session;              /* NULL: sessionless */
+    char *command;              /* what was asked for; of a truncated one the beginning, see cp_command_head */
+    uint64_t command_length;    /* of the whole, in bytes */
+    bool command_truncated;     /* then the whole was longer than `command` */
+    uint8_t command_sha256[32]; /* of the whole of a truncated one */
+    char *cwd;                  /* where it started, as far as known; else NULL */
     pid_t pid;
     uint64_t pid_start;
     cp_mark mark;                     /* what its processes carry; spawn 0: nothing, or it has not begun */

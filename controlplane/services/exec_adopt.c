@@ -67,7 +67,8 @@ cp_exec *cp_exec_adopt(cp_services *s, const struct cp_held_child *h) {
     cp_str process = cp_str_of(rest + 3);
     if (!process.n || cp_exec_find_process(s, process)) process = id;
     if (e->kind != CP_EXEC_BUFFERED) e->process_id = cp_str_dup(process);
-    e->command = command_of(h->h.pid);
+    cp_autofree char *command = cp_exec_text_load(e) ? NULL : command_of(h->h.pid);
+    if (command) cp_exec_text_set(e, cp_str_of(command), NULL);
     e->started_wall = started_wall(h->h.start_time);
     return list(e);
 }
@@ -75,7 +76,7 @@ cp_exec *cp_exec_adopt(cp_services *s, const struct cp_held_child *h) {
 cp_exec *cp_exec_adopt_foreground(cp_services *s, const char *id, const char *session) {
     cp_exec *e = cp_exec_make(s, id, CP_EXEC_BUFFERED);
     e->session = cp_str_dup(cp_str_of(session));
-    e->command = cp_str_dup(CP_STR(""));
+    if (!cp_exec_text_load(e)) cp_exec_text_set(e, CP_STR(""), NULL);
     e->started_wall = cp_wall_ms();
     if (!list(e)) return NULL;
     s->execs->running++;

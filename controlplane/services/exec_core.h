@@ -16,10 +16,11 @@ struct cp_kill;
 struct cp_exec_impl {
     cp_exec *self;
     cp_exec_job job;
+    cp_charge job_charge; /* for its strings */
     bool argv_form;
-    bool looking_up; /* a pool thread has the job */
-    bool oneshot;    /* counted in cp_execs.oneshots */
-    bool called;     /* counted in cp_execs.calls */
+    bool borrowed; /* a pool thread has the job */
+    bool oneshot;  /* counted in cp_execs.oneshots */
+    bool called;   /* counted in cp_execs.calls */
     const cp_exec_backend *backend;
     void *data;
     cp_exec_child *child;    /* a durable child: acknowledged once its end is on disk */
@@ -58,7 +59,9 @@ struct cp_exec_impl {
     bool told_start, told_end; /* as events */
     uint64_t told_dropped[2];
 
-    uint64_t log_bytes; /* what the history counts for it */
+    uint64_t text_bytes; /* of the file with its command's text; 0: there is none */
+    bool row_due;        /* what the registry has of it is of a former kind */
+    uint64_t log_bytes;  /* what the history counts for it: logs, and that file */
 };
 
 /* A row that somebody waits for. Freed by whoever is called back; holds a reference. */
@@ -103,7 +106,7 @@ struct cp_execs {
     cp_tree procs;             /* /proc as of procs_at, for kills of one round: see exec_kill.c */
     uint64_t procs_at;
     bool procs_part; /* for lack of descriptors or memory not all could be read */
-    bool set_user; /* config->child_user, resolved */
+    bool set_user;   /* config->child_user, resolved */
     uid_t uid;
     gid_t gid;
     char *user;
@@ -122,7 +125,7 @@ void cp_exec_dispatch(cp_exec *e);
 void cp_exec_begin_with_room(cp_exec *e, bool admitted);
 void cp_exec_short_close(cp_services *s);
 /* exec.c */
-void cp_exec_job_free(cp_exec_job *j);
+void cp_exec_job_free(cp_exec *e); /* its strings, and what they are counted with */
 cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind);
 void cp_exec_list(cp_exec *e);       /* into the tables */
 void cp_exec_unlist(cp_exec *e);     /* out of them; may free e */
@@ -137,6 +140,18 @@ int cp_exec_outputs(cp_exec *e, const cp_exec_row *reopen, cp_err *err);
 int cp_user_resolve(const char *user, uid_t *uid, gid_t *gid, char **name, cp_err *err);
 /* The groups of the account (name NULL: none), gid among them; blocks. Owner frees. */
 int cp_user_groups(const char *name, gid_t gid, gid_t **groups, size_t *n, cp_err *err);
+
+/* exec_text.c */
+#define CP_COMMAND_SUFFIX ".cmd"
+/* Keeps what is to be kept of the text. sha256: of the text, or NULL. */
+void cp_exec_text_set(cp_exec *e, cp_str text, const uint8_t *sha256);
+/* Writes the job's text to its file, on a thread, and then goes on; or fails the execution. */
+void cp_exec_text_save(cp_exec *e, void (*then)(cp_exec *e));
+void cp_exec_text_remove(cp_exec *e); /* the file, if there is one */
+/* Start-up, blocking: what a row says of it (the registry's, or one of a former kind with a long text in it), or its
+ * file where there is no row; false: there is no such file. */
+void cp_exec_text_of_row(cp_exec *e, const cp_exec_row *row);
+bool cp_exec_text_load(cp_exec *e);
 
 /* exec_events.c */
 void cp_exec_publish(cp_exec *e); /* what has not been told; with the row that says so, in one transaction */

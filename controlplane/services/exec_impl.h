@@ -32,7 +32,8 @@ typedef struct cp_exec_backend {
     bool owns_child;
 } cp_exec_backend;
 
-/* A resolved request that outlives the client's strings; owned by the execution, freed after the start. */
+/* A resolved request that outlives the client's strings; owned by the execution, and gone once it has started: nothing
+ * that a client makes long is held while a command runs. */
 typedef struct cp_exec_job {
     char *command;
     char **args;     /* NULL-terminated, or NULL */

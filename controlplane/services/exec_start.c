@@ -93,6 +93,22 @@ static void copy_job(cp_exec *e, const cp_exec_spec *spec) {
     }
 }
 
+static size_t env_size(const cp_exec_spec *spec) {
+    size_t n = 0;
+    for (size_t i = 0; i < spec->nenv; i++) n += spec->env[i].name.n + spec->env[i].value.n;
+    return n;
+}
+
+static size_t args_size(const cp_exec_spec *spec) {
+    size_t n = 0;
+    for (size_t i = 0; i < spec->nargs; i++) n += spec->args[i].n;
+    return n;
+}
+
+static size_t job_size(const cp_exec_spec *spec) {
+    return spec->command.n + args_size(spec) + env_size(spec) + spec->cwd.n + spec->user.n;
+}
+
 static void new_process_id(char out[40]) {
     char tail[7];
     cp_random_base36(tail, 6);
@@ -118,12 +134,13 @@ static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
     }
     if (!spec->sessionless) e->session = cp_str_dup(spec->session);
     e->cwd = spec->cwd.n ? cp_str_dup(spec->cwd) : spec->sessionless ? cp_str_dup(cp_str_of(s->workspace)) : NULL;
-    e->command = cp_str_dup(spec->command);
+    cp_exec_text_set(e, spec->command, spec->command_sha256);
     e->timeout_ms = spec->timeout_ms;
     e->max_output = spec->max_output ? spec->max_output : (uint64_t)s->config->max_output;
     memcpy(e->fingerprint, spec->fingerprint, sizeof e->fingerprint);
     e->impl->argv_form = spec->args != NULL;
     copy_job(e, spec);
+    cp_charge_force(&e->impl->job_charge, job_size(spec)); /* admit has asked */
     cp_buf_add(&e->impl->in, spec->stdin_data.p, spec->stdin_data.n);
     e->impl->in_charge.kind = CP_MEM_STDIN;
     cp_charge_force(&e->impl->in_charge, e->impl->in.n); /* admit has asked */
@@ -216,9 +233,15 @@ static void intent_recorded(cp_reg_done *d) {
 
 /* At most one start per id, also across a crash, and nobody is told of a child that a restarted server would not know:
  * the intent is recorded before there is a child. */
-static void begin(cp_exec *e) {
+static void record(cp_exec *e) {
+    bool waited = e->impl->job.user || e->impl->text_bytes; /* meanwhile */
     if (e->durable && e->svc->registry) cp_exec_put_row(e, "intent", intent_recorded);
-    else cp_exec_begin_with_room(e, !e->impl->job.user); /* else the user has been looked up meanwhile */
+    else cp_exec_begin_with_room(e, !waited);
+}
+
+static void begin(cp_exec *e) {
+    if (e->durable && e->command_truncated) cp_exec_text_save(e, record);
+    else record(e);
 }
 
 /* The name of a user may come over the network: not on the loop. A name that hangs delays itself: each is an owner. */
@@ -243,8 +266,8 @@ static void lookup_run(cp_work *w) {
 static void lookup_done(cp_work *w) {
     struct user_lookup *u = CP_CONTAINER(w, struct user_lookup, work);
     cp_exec *e = u->e;
-    e->impl->looking_up = false;
-    if (!e->impl->listed || e->impl->has_exit) cp_exec_job_free(&e->impl->job);
+    e->impl->borrowed = false;
+    if (!e->impl->listed || e->impl->has_exit) cp_exec_job_free(e);
     else if (u->failed) cp_exec_failed(e, &u->err);
     else begin(e);
     free(u);
@@ -260,7 +283,7 @@ static uint64_t owner_of(const char *name) {
 static void look_up(cp_exec *e) {
     struct user_lookup *u = cp_new(struct user_lookup);
     u->e = e;
-    e->impl->looking_up = true;
+    e->impl->borrowed = true;
     cp_exec_ref(e);
     cp_workers_submit_to(e->svc->workers, CP_LANE_LOOKUP, owner_of(e->impl->job.user), &u->work, lookup_run,
                          lookup_done);
@@ -301,13 +324,19 @@ static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out
     return e ? 1 : 0;
 }
 
-/* Whether memory has room for input that comes with the request. */
-static int room_for_stdin(size_t n, cp_err *err) {
-    cp_charge room = {.kind = CP_MEM_STDIN};
+/* Whether memory has room for what comes with the request. */
+static int room_for(cp_mem_kind kind, size_t n, const char *field, cp_err *err) {
+    cp_charge room = {.kind = kind};
     int rc = cp_charge_set(&room, n, err);
     cp_charge_free(&room);
-    if (rc < 0 && err) snprintf(err->field, sizeof err->field, "stdin");
+    if (rc < 0 && err) snprintf(err->field, sizeof err->field, "%s", field);
     return rc;
+}
+
+/* The field that most of it is in. */
+static int room_for_job(const cp_exec_spec *spec, cp_err *err) {
+    const char *field = env_size(spec) > spec->command.n ? "env" : spec->nargs ? "args" : "command";
+    return room_for(CP_MEM_COMMANDS, job_size(spec), field, err);
 }
 
 static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
@@ -319,7 +348,7 @@ static int admit(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
         if (err) snprintf(err->field, sizeof err->field, "stdin");
         return -1;
     }
-    if (room_for_stdin(spec->stdin_data.n, err) < 0) return -1;
+    if (room_for(CP_MEM_STDIN, spec->stdin_data.n, "stdin", err) < 0 || room_for_job(spec, err) < 0) return -1;
     if (spec->user.n && s->execs->set_user && !s->config->allow_user) {
         cp_fail(err, CP_E_PERMISSION_DENIED, "commands run as the user of --child-user (see --allow-user)");
         if (err) snprintf(err->field, sizeof err->field, "user");

@@ -34,6 +34,7 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
                        .kind = (cp_row_kind)e->kind,
                        .session = e->session,
                        .command = e->command,
+                       .command_length = e->command_length,
                        .cwd = e->cwd,
                        .state = state,
                        .pid = e->pid,
@@ -52,6 +53,7 @@ void cp_exec_put_row(cp_exec *e, const char *state, void (*done)(cp_reg_done *))
                        .timeout_ms = e->timeout_ms,
                        .max_output = e->max_output};
     memcpy(row.fingerprint, e->fingerprint, sizeof row.fingerprint);
+    memcpy(row.command_sha256, e->command_sha256, sizeof row.command_sha256);
     for (int k = 0; k < 2; k++) {
         row.total[k] = cp_output_total(e->out[k]);
         row.dropped[k] = cp_output_dropped(e->out[k]);
@@ -105,6 +107,7 @@ void cp_exec_evict(cp_exec *e) {
     leave_history(e);
     if (e->durable) {
         for (int k = 0; k < 2; k++) cp_output_unlink(e->out[k]);
+        cp_exec_text_remove(e);
         if (e->svc->registry) cp_registry_del_exec(e->svc->registry, e->id);
     }
     cp_exec_unlist(e);
@@ -132,6 +135,7 @@ static void trim(cp_services *s) {
 void cp_exec_retain(cp_exec *e) {
     struct cp_exec_history *h = history_of(e);
     struct cp_exec_impl *i = e->impl;
+    i->log_bytes = i->text_bytes;
     for (int k = 0; k < 2; k++) i->log_bytes += cp_output_kept(e->out[k]);
     i->end_number = e->svc->execs->ends++;
     i->older = h->newest;
@@ -153,7 +157,7 @@ static void measure_running(struct cp_execs *x) {
     x->running_bytes = 0;
     for (cp_exec *e = x->first; e; e = e->impl->next) {
         if (!e->durable || e->state != CP_STATE_RUNNING) continue;
-        x->running_bytes += cp_output_kept(e->out[0]) + cp_output_kept(e->out[1]);
+        x->running_bytes += cp_output_kept(e->out[0]) + cp_output_kept(e->out[1]) + e->impl->text_bytes;
         if (e->process_id && has_dropped(e)) cp_exec_put_row(e, "running", NULL);
     }
 }
@@ -183,7 +187,7 @@ static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     e->chosen_id = row->kind == CP_ROW_BUFFERED;
     e->process_id = dup_z(row->process_id);
     e->session = dup_z(row->session);
-    e->command = cp_str_dup(cp_str_of(row->command ? row->command : ""));
+    cp_exec_text_of_row(e, row);
     e->cwd = dup_z(row->cwd);
     memcpy(e->fingerprint, row->fingerprint, sizeof e->fingerprint);
     e->pid = (pid_t)row->pid;
@@ -365,6 +369,10 @@ static void adopt_or_end(cp_services *s) {
     }
 }
 
+static bool is_suffix(const char *end) {
+    return strcmp(end, ".out") == 0 || strcmp(end, ".err") == 0 || strcmp(end, CP_COMMAND_SUFFIX) == 0;
+}
+
 /* Logs that no row names: of calls that were under way when a former server died. */
 static void sweep_logs(cp_services *s) {
     cp_autobuf cp_buf path = {0};
@@ -373,7 +381,7 @@ static void sweep_logs(cp_services *s) {
     if (!d) return;
     for (struct dirent *f; (f = readdir(d));) {
         size_t n = strlen(f->d_name);
-        if (n < 5 || (strcmp(f->d_name + n - 4, ".out") != 0 && strcmp(f->d_name + n - 4, ".err") != 0)) continue;
+        if (n < 5 || !is_suffix(f->d_name + n - 4)) continue;
         if (!cp_exec_find(s, (cp_str){f->d_name, n - 4})) unlinkat(dirfd(d), f->d_name, 0);
     }
     closedir(d);
@@ -389,6 +397,7 @@ int cp_exec_restore(cp_services *s, cp_err *err) {
         next = e->impl->next;
         cp_exec_ref(e); /* the history may let go of it at once */
         resume(e);
+        if (e->impl->row_due && e->impl->listed) cp_exec_put_row(e, row_state(e), NULL);
         cp_exec_unref(e);
     }
     adopt_or_end(s);

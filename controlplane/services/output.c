@@ -232,11 +232,11 @@ static void bury_run(cp_work *w) {
 }
 
 /* Takes the descriptor of a file without a name, and the name of one that nobody reads any more. */
-static void bury(const cp_output *o, int fd, char *path) {
+static void bury(cp_workers *workers, int fd, char *path) {
     grave *g = cp_new(grave);
     g->fd = fd;
     g->path = path;
-    cp_workers_submit_to(o->opts.workers, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &g->work, bury_run, NULL);
+    cp_workers_submit_to(workers, CP_LANE_OUTPUT, CP_OWNER_UPKEEP, &g->work, bury_run, NULL);
 }
 
 /* Out of the way of a log that may take the same name at once. What a crash leaves is swept by the next start, because
@@ -252,6 +252,11 @@ static char *set_aside(const char *path) {
     return NULL;
 }
 
+void cp_output_remove(cp_workers *workers, const char *path) {
+    char *aside = set_aside(path);
+    if (aside) bury(workers, -1, aside);
+}
+
 static void destroy(cp_output *o) {
     cp_timer_stop(o->opts.loop, &o->retry);
     cp_loop_undefer(o->opts.loop, &o->later);
@@ -260,7 +265,7 @@ static void destroy(cp_output *o) {
         cp_io_del(o->opts.loop, &o->io);
         cp_close(&o->pipe);
     }
-    if (o->file >= 0 && o->unlinked) bury(o, cp_take_fd(&o->file), NULL);
+    if (o->file >= 0 && o->unlinked) bury(o->opts.workers, cp_take_fd(&o->file), NULL);
     cp_close(&o->file);
     cp_buf_free(&o->mem);
     cp_buf_free(&o->held);
@@ -281,8 +286,7 @@ void cp_output_unlink(cp_output *o) {
     if (!o->in_file || o->unlinked) return;
     if (o->cursors) (void)open_log(o); /* whoever reads now reads on */
     o->unlinked = true;
-    char *aside = set_aside(o->path); /* a job that creates it at this moment is seen to when it is done */
-    if (aside) bury(o, -1, aside);
+    cp_output_remove(o->opts.workers, o->path); /* a job that creates it at this moment is seen to when it is done */
 }
 
 /* ---- what is there ---- */

@@ -44,6 +44,9 @@ void cp_output_free(cp_output *o); /* no cursor may be open; closes what is atta
 void cp_output_unlink(
     cp_output *o); /* removes the file's name at once, and the file off the loop, when the last cursor has closed */
 
+/* Removes a file by its name at once, and what is in it off the loop: a log's, or one beside the logs. */
+void cp_output_remove(cp_workers *workers, const char *path);
+
 /* Takes the read end of a pipe and begins to drain it. on_end(arg): no writer is left and all has been stored. */
 /* For a FIFO: a writer must exist by now, since a read end without one looks the same as the end. fd is owned from here
  * on, on failure too. */

@@ -156,6 +156,12 @@ static char **make_env(const cp_services *svc, const cp_session_spec *spec) {
     return env;
 }
 
+static size_t size_of_env(char *const *env) {
+    size_t n = 0;
+    for (; *env; env++) n += strlen(*env) + 1;
+    return n;
+}
+
 /* ---- one ---- */
 
 static struct cp_session *session_blank(cp_services *svc, cp_str id) {
@@ -163,6 +169,7 @@ static struct cp_session *session_blank(cp_services *svc, cp_str id) {
     s->svc = svc;
     s->id = cp_str_dup(id);
     s->dir = s->record = s->status = s->script = s->depot = s->exports_fd = -1;
+    s->env_charge.kind = s->exports_charge.kind = CP_MEM_SESSIONS;
     s->created_wall = cp_wall_ms();
     return s;
 }
@@ -182,6 +189,8 @@ static void session_free(struct cp_session *s, bool remove_folder) {
     cp_buf_free(&s->inbox);
     cp_buf_free(&s->exports);
     cp_buf_free(&s->exports_new.text);
+    cp_charge_free(&s->env_charge);
+    cp_charge_free(&s->exports_charge);
     free(s);
 }
 
@@ -216,6 +225,11 @@ static struct cp_session *session_new(cp_services *svc, const cp_session_spec *s
     s->start_cwd = cp_str_dup(spec->cwd.n ? spec->cwd : cp_str_of(svc->workspace));
     s->env = make_env(svc, spec);
     s->command_timeout_ms = spec->command_timeout_ms;
+    if (cp_charge_set(&s->env_charge, size_of_env(s->env), err) < 0) {
+        if (err) snprintf(err->field, sizeof err->field, "env");
+        session_free(s, false);
+        return NULL;
+    }
     if (session_folder_open(s, false, err) < 0) {
         session_free(s, true);
         return NULL;
@@ -400,6 +414,7 @@ static bool revive(struct cp_session *s, const cp_held *h, cp_err *err) {
     snprintf(s->token, sizeof s->token, "%.12s", h->key + 2);
     s->start_cwd = cp_str_dup(cp_str_of(s->svc->workspace)); /* until the registry says better */
     s->env = env_of_pid(h->pid);
+    cp_charge_force(&s->env_charge, size_of_env(s->env)); /* it is there already */
     session_set_cwd(s, s->start_cwd);
     if (session_folder_open(s, true, err) < 0) return false;
     list(s);

@@ -55,6 +55,7 @@ static int record_open(struct cp_session *s) {
     if (!s->svc->sessions->set_user) s->record = open(cp_buf_z(&path), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (s->record >= 0 && fstat(s->record, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
         s->record_dir = RECORDS;
+        s->record_size = (size_t)st.st_size; /* a former server's */
         return 0;
     }
     cp_close(&s->record);

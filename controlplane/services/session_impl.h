@@ -3,6 +3,7 @@
  * this. */
 #include <pthread.h>
 
+#include "base/budget.h"
 #include "services/exec_impl.h"
 #include "services/session.h"
 #include "services/session_script.h"
@@ -97,6 +98,7 @@ struct cp_session {
     /* given at creation */
     char *start_cwd;
     char **env; /* whole, NULL-terminated */
+    cp_charge env_charge;
     uint64_t command_timeout_ms;
 
     /* the folder */
@@ -139,6 +141,7 @@ struct cp_session {
     cp_io exports_io;
     cp_script_dump exports_new; /* being received */
     cp_buf exports;             /* the last whole dump */
+    cp_charge exports_charge;   /* for both */
     bool exports_fresh;         /* nothing has run since it was asked for */
     cp_timer refresh;
 
@@ -231,7 +234,8 @@ void session_exports_refresh(struct cp_session *s); /* asks for them when the sh
 void session_interrupt(struct cp_session *s, bool interruptible);
 void session_unwedge(
     struct cp_session *s); /* it waits for nothing and still does not report: interrupted until it does */
-void session_watch_turn(struct cp_session *s); /* starts the check that a command is answered at all */
+void session_record_trim(struct cp_session *s); /* the shell has read it: a long one is not kept */
+void session_watch_turn(struct cp_session *s);  /* starts the check that a command is answered at all */
 
 /* session_job.c */
 void session_pump(struct cp_session *s);

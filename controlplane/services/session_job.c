@@ -215,6 +215,7 @@ void session_turn_over(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->poll);
     cp_timer_stop(s->svc->loop, &s->unwedge);
     give_back(s, j);
+    session_record_trim(s);
     j->state = JOB_DETACHED;
     j->s = NULL;
     session_job_unref(j);

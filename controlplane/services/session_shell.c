@@ -40,6 +40,12 @@ int session_record(struct cp_session *s, cp_str text, cp_err *err) {
     return 0;
 }
 
+void session_record_trim(struct cp_session *s) {
+    if (s->record_size <= CP_SESSION_RECORD_KEEP) return;
+    (void)!ftruncate(s->record, 0);
+    s->record_size = 0;
+}
+
 static void on_report(cp_io *io, uint32_t events) {
     (void)events;
     struct cp_session *s = CP_CONTAINER(io, struct cp_session, status_io);
@@ -64,12 +70,22 @@ static void on_report(cp_io *io, uint32_t events) {
  * µs, so it is made while the shell is idle, and before a command only when that has a deadline and none has been made
  * since the last. */
 
+/* What there is no room for is let go as one that is too long. */
+static void count_exports(struct cp_session *s) {
+    cp_script_dump *d = &s->exports_new;
+    if (cp_charge_set(&s->exports_charge, s->exports.cap + d->text.cap, NULL) == 0) return;
+    d->too_long = true;
+    cp_buf_free(&d->text);
+    cp_charge_force(&s->exports_charge, s->exports.cap);
+}
+
 static void on_exports(cp_io *io, uint32_t events) {
     (void)events;
     struct cp_session *s = CP_CONTAINER(io, struct cp_session, exports_io);
     char text[16384];
     ssize_t n = read(s->exports_fd, text, sizeof text);
     if (n > 0) cp_script_exports_feed(&s->exports_new, &s->exports, CP_SESSION_EXPORTS_MAX, (cp_str){text, (size_t)n});
+    if (n > 0) count_exports(s);
 }
 
 bool session_exports_open(struct cp_session *s) {

@@ -69,6 +69,8 @@ static const cp_exec_row sample = {
     .truncated = {false, true},
     .timeout_ms = 86400000,
     .max_output = UINT64_MAX,
+    .command_length = 70000, /* of which `command` is the head */
+    .command_sha256 = {5, [31] = 6},
 };
 
 static void check_sample(void *arg, const cp_exec_row *r) {
@@ -98,6 +100,8 @@ static void check_sample(void *arg, const cp_exec_row *r) {
     assert_true(r->truncated[1]);
     assert_int_equal(r->timeout_ms, 86400000);
     assert_true(r->max_output == UINT64_MAX);
+    assert_int_equal(r->command_length, 70000);
+    assert_memory_equal(r->command_sha256, sample.command_sha256, 32);
 }
 
 static void test_exec_round_trip(void **state) {
@@ -270,7 +274,7 @@ static void check_older(void *arg, const cp_exec_row *r) {
     assert_int_equal(r->max_output, 0);
 }
 
-/* Schema 1 had neither timeout nor limit. */
+/* Schema 1 had neither timeout nor limit, nor the length of a command. */
 static void test_older_schema_is_migrated(void **state) {
     struct fixture *f = *state;
     char path[128];
@@ -282,6 +286,8 @@ static void test_older_schema_is_migrated(void **state) {
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db,
                                   "ALTER TABLE exec DROP COLUMN timeout_ms; ALTER TABLE exec DROP COLUMN max_output;"
+                                  "ALTER TABLE exec DROP COLUMN command_length;"
+                                  "ALTER TABLE exec DROP COLUMN command_sha256;"
                                   "DROP TABLE event; DROP TABLE event_log;"
                                   "PRAGMA user_version=1",
                                   NULL, NULL, NULL),

@@ -1,13 +1,14 @@
 // Bounds: what clients can make the server hold, and what a shortage does.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
-import { chmod, chown, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { mkdtempSync } from 'node:fs';
+import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
-import { ASAN, FULL, OFF } from '../lib/door.mjs';
+import { ASAN, FULL, OFF, full, openDoor, own, times } from '../lib/door.mjs';
 
 const MB = 1 << 20;
 const exec = (s, command = 'echo served', more = {}) => post(s, '/api/execute', { command, sessionId: OFF, ...more });
@@ -233,4 +234,112 @@ test('X38: the whole logs of processes, read by many at once, cost what the memo
     if (!ASAN) assert.ok(await memory(pid, 'VmHWM') - before < 16 * MB + 24 * MB, 'peak of the memory');
     await until(async () => await held(s, 'results') === 0, 'all to be given back');
   } finally { await m.close(); await s.stop(); }
+});
+
+// A comment of n bytes and more, then the command. The byte at which its head ends is in the middle of a character.
+const long = (n, command) => `#${'x'.repeat(4094)}é${'x'.repeat(n - 4097)}\n${command}`;
+const bytes = text => Buffer.byteLength(text);
+const sha256 = text => createHash('sha256').update(text).digest('hex');
+// What an answer tells of a command; the text by its digest, or a failure would print all of it.
+const told = ({ command, commandLength, commandSha256, commandTruncated }) => ({ command: [bytes(command), sha256(command)], commandLength, commandSha256, commandTruncated });
+const short = text => told({ command: Buffer.from(text).subarray(0, 4095).toString(), commandLength: bytes(text), commandSha256: sha256(text), commandTruncated: true });
+const sizes = async (dir, suffix) => {
+  const names = (await readdir(dir)).filter(f => f.includes(suffix));
+  return Promise.all(names.map(async f => (await stat(path.join(dir, f))).size));
+};
+const sum = all => all.reduce((a, b) => a + b, 0);
+const marked = file => until(() => readFile(file, 'utf8').catch(() => ''), 'the last line of the command to run');
+const nothingHeld = s => until(async () => await held(s, 'commands') + await held(s, 'json') + await held(s, 'bodies') === 0, 'nothing of the request to be held');
+
+for (const name of ['http', 'ws']) test(`X145 [${name}]: the text of a command, however long, is run whole and kept by its head`, async () => {
+  const n = full(15, 5), size = 15 * MB;
+  const s = await start({ args: ['--keep-alive', '3600000'] });
+  let d = await openDoor(name, s);
+  const file = i => path.join(s.workspace, 'ran' + i);
+  const texts = times(n, i => long(size, `echo ran > ${file(i)}; exec sleep 1000`)), shorts = texts.map(short);
+  const state = path.join(s.dir, 'state'), logs = path.join(state, 'logs');
+  try {
+    const pid = await serverPid(s), before = await memory(pid, 'VmRSS');
+    const pids = [];
+    for (let i = 0; i < n; i++) {
+      const r = await d.startProcess('p' + i, texts[i]);
+      assert.deepEqual([r.status, told(r.body)], [200, shorts[i]]);
+      pids.push(r.body.pid);
+      assert.equal(await marked(file(i)), 'ran\n');
+    }
+    await nothingHeld(s);
+    if (!ASAN) await until(async () => await memory(pid, 'VmRSS') - before < 8 * MB, 'the memory to go back');
+    const look = async () => {
+      const list = (await d.get('/api/process/list')).body;
+      assert.ok(JSON.stringify(list).length < n * 12288, 'a small list');
+      assert.deepEqual(list.processes.map(told), shorts);
+      assert.deepEqual(told(await d.process('p3')), shorts[3]);
+      const again = await d.startProcess('p3', texts[3]); // the same request: the same process
+      assert.deepEqual([again.status, again.body.pid, told(again.body)], [200, pids[3], shorts[3]]);
+      const other = await d.startProcess('p3', texts[3].slice(0, -1) + '1'); // of that head and length
+      assert.deepEqual([other.status, other.body.code], [409, 'RESOURCE_BUSY']);
+      assert.ok(sum(await sizes(state, 'registry.db')) < 4 * MB, 'a small registry');
+      assert.equal(sum(await sizes(logs, '.cmd')), sum(texts.map(bytes)));
+    };
+    await look();
+    await d.close();
+    process.kill(pid, 'SIGKILL');
+    await until(async () => { const now = await serverPid(s); return now && now !== pid && fetch(s.base + '/healthz').then(r => r.ok, () => false); }, 'the next server');
+    d = await openDoor(name, s);
+    await look();
+  } finally { await d.close(); await s.stop(); }
+});
+
+own('X145', 'every way to run a long command runs all of it, shows its head, and holds nothing of the request', {}, async (d, s) => {
+  const size = 3 * MB; // also what a pre-started shell takes
+  const gate = path.join(s.workspace, 'gate'), go = async () => assert.equal((await d.exec(`echo go > ${gate}`)).body.exitCode, 0);
+  const text = long(size, `read x < ${gate}; echo "$x"`);
+  assert.equal((await d.exec(`mkfifo ${gate}`)).body.exitCode, 0);
+  for (const how of [{ sessionId: OFF }, { sessionId: OFF, executionId: 'e1' }, { sessionId: 'a' }, { sessionId: 'a', executionId: 'e2' }]) {
+    const running = d.exec(text, how);
+    await until(async () => await metric(s, 'conflux_processes') === 1, 'the command to run');
+    await nothingHeld(s);
+    await go();
+    const r = await running;
+    assert.deepEqual([r.status, r.body.stdout.trim(), told(r.body)], [200, 'go', short(text)]);
+    if (!how.executionId) continue;
+    assert.deepEqual(told((await d.get('/api/execution/' + how.executionId)).body), short(text));
+    const again = await d.exec(text, how);
+    assert.deepEqual([again.status, again.body.stdout.trim(), told(again.body)], [200, 'go', short(text)]);
+    assert.equal((await d.exec(text + ' ', how)).status, 409);
+  }
+  for (const sessionId of [OFF, 'a']) {
+    const st = d.execStream(text, { sessionId });
+    assert.deepEqual(told(await st.until(e => e.type === 'start')), short(text));
+    await nothingHeld(s);
+    await go();
+    assert.equal((await st.done).status, 200);
+    assert.equal(st.text(), 'go\n');
+    const r = await d.startProcess('p' + sessionId, long(size, 'echo ran'), { sessionId });
+    assert.deepEqual(told(r.body), short(long(size, 'echo ran')));
+    await d.wait('p' + sessionId, '&for=exit');
+    assert.equal((await d.get(`/api/process/p${sessionId}/logs`)).body.stdout, 'ran\n');
+  }
+  const args = ['sh', '-c', 'echo "$# ${#1}"', 'sh', 'x'.repeat(100000), 'y']; // the text shown is the words joined
+  const r = await d.request('POST', '/api/execute', { args });
+  assert.deepEqual([r.body.stdout.trim(), r.body.commandLength, r.body.commandSha256], ['2 100000', args.join(' ').length, sha256(args.join(' '))]);
+  const refused = await d.request('POST', '/api/execute/stream', { args: ['/nowhere', 'x'.repeat(100000)] });
+  assert.equal(refused.status, 404);
+  assert.ok(JSON.stringify(refused.body).length < 12288, 'a small error');
+  for (const n of [65536 - 2, 65536]) { // the longest that is kept whole, and one that is not
+    const at = `#${'x'.repeat(n)}\n`;
+    const head = { command: at.slice(0, 4096), commandLength: n + 2, commandSha256: sha256(at), commandTruncated: true };
+    assert.deepEqual(told((await d.exec(at)).body), told(n < 65536 ? { command: at } : head));
+  }
+});
+
+own('X145', 'the texts of commands count with the logs, and go with them', { args: ['--log-total', '8M'] }, async (d, s) => {
+  const size = 3 * MB, logs = path.join(s.dir, 'state', 'logs');
+  for (let i = 0; i < 4; i++) {
+    assert.equal((await d.startProcess('p' + i, long(size, 'echo ran'))).status, 200);
+    await d.wait('p' + i, '&for=exit');
+  }
+  const left = (await d.get('/api/process/list')).body.processes.map(p => p.id);
+  assert.deepEqual(left, ['p2', 'p3']); // two of them are 6 MiB and some bytes
+  await until(async () => (await sizes(logs, '.cmd')).length === 2, 'the files to go');
 });
