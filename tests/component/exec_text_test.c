@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/sha.h"
 #include "component/services_fixture.h"
+#include "services/exec_core.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -277,6 +278,24 @@ static void a_former_kind_of_row_is_shortened(void **state) {
     expect_head(cp_exec_find(&fx.s, CP_STR("old")), text);
 }
 
+/* What runs on though its row was lost. */
+static void a_text_is_read_from_its_file(void **state) {
+    (void)state;
+    char path[160];
+    cp_autofree char *text = long_text("true");
+    cp_exec *e = cp_exec_make(&fx.s, "lost", CP_EXEC_PROCESS);
+    assert_false(cp_exec_text_load(e));
+    file_of("lost", path);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    fclose(f);
+    assert_true(cp_exec_text_load(e));
+    expect_head(e, text);
+    assert_int_equal(e->impl->text_bytes, strlen(text));
+    cp_exec_unref(e);
+}
+
 static void a_text_that_no_row_names_is_swept(void **state) {
     (void)state;
     static const char *const names[] = {"stray", "~1-0"};
@@ -302,6 +321,7 @@ int main(void) {
         FX_TEST(without_room_it_does_not_start),
         R(the_next_server_has_the_same),
         R(a_former_kind_of_row_is_shortened),
+        R(a_text_is_read_from_its_file),
         R(a_text_that_no_row_names_is_swept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,6 +159,28 @@ static void fingerprints(void **state) {
     }
 }
 
+/* One that is kept by its digest. */
+static void fingerprints_of_long_commands(void **state) {
+    (void)state;
+    uint8_t a[32], b[32];
+    cp_autobuf cp_buf body = {0};
+    cp_buf_addz(&body, "{\"command\":\"");
+    for (int i = 0; i < 70000; i++) cp_buf_addc(&body, 'x');
+    size_t last = body.n - 1;
+    cp_buf_addz(&body, "\"}");
+    fingerprint_of(cp_buf_z(&body), a);
+    fingerprint_of(cp_buf_z(&body), b);
+    assert_memory_equal(a, b, 32);
+    body.p[last] = 'y';
+    fingerprint_of(cp_buf_z(&body), b);
+    assert_memory_not_equal(a, b, 32);
+    body.p[last] = 'x';
+    body.n--;
+    cp_buf_addz(&body, ",\"cwd\":\"/\"}");
+    fingerprint_of(cp_buf_z(&body), b);
+    assert_memory_not_equal(a, b, 32);
+}
+
 /* ---- results ---- */
 
 static void a_result_in_a_session(void **state) {
@@ -447,6 +469,7 @@ int main(void) {
         TEST(where_the_session_comes_from),
         TEST(what_the_service_is_asked_for),
         TEST(fingerprints),
+        TEST(fingerprints_of_long_commands),
         TEST(a_result_in_a_session),
         TEST(a_sessionless_result_is_verbatim),
         TEST(base64_is_exact),

@@ -200,6 +200,72 @@ static void without_descriptors_a_subshell_is_known(void **state) {
     run_free(&r);
 }
 
+/* ---- what a session holds ---- */
+
+static char *letters(size_t n) {
+    char *z = cp_alloc(n + 1);
+    memset(z, 'v', n);
+    return z;
+}
+
+static void variables_are_counted(void **state) {
+    (void)state;
+    struct answer a;
+    cp_err err = {0};
+    cp_autofree char *value = letters(100000);
+    cp_env_var env[] = {{CP_STR("A"), {value, 100000}}, {CP_STR("B"), {value, 100000}}};
+    cp_session_spec s = {.id = CP_STR("one"), .env = env, .nenv = 2};
+    cp_budget_open(1200000); /* a quarter of it is for sessions: one of these */
+    create(&s, &a);
+    s.id = CP_STR("two");
+    assert_int_equal(cp_session_create(&fx.s, &s, answered, &a, &err), -1);
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    assert_string_equal(err.field, "env");
+    assert_false(cp_session_exists(&fx.s, CP_STR("two")));
+    create(&(cp_session_spec){.id = CP_STR("small")}, &a);
+    delete_("one", false);
+    fx_until(cp_budget_held(CP_MEM_SESSIONS) < 100000);
+    create(&s, &a);
+    cp_budget_open(1 << 30);
+}
+
+/* What there is no room for is not taken down; what was before stays. */
+static void exports_are_counted(void **state) {
+    (void)state;
+    struct cp_session *s;
+    expect("a", "export A=first", 0, "", "");
+    s = session("a");
+    fx_until(s->exports_fresh && strstr(cp_buf_z(&s->exports), "first"));
+    size_t before = cp_budget_held(CP_MEM_SESSIONS);
+    cp_budget_open(1200000);
+    expect("a", "export A=second B=$(printf %0500000d 0)", 0, "", "");
+    expect("a", "true", 0, "", ""); /* the shell has written all of it when it is asked again */
+    fx_until(s->exports_fresh && !s->exports_new.text.n && !s->exports_new.too_long);
+    assert_non_null(strstr(cp_buf_z(&s->exports), "first"));
+    assert_true(cp_budget_held(CP_MEM_SESSIONS) <= before);
+    cp_budget_open(1 << 30);
+    expect("a", "true", 0, "", "");
+    fx_until(s->exports.n > 500000);
+    assert_non_null(strstr(cp_buf_z(&s->exports), "second"));
+    assert_true(cp_budget_held(CP_MEM_SESSIONS) > 500000);
+}
+
+static void a_long_record_is_let_go(void **state) {
+    (void)state;
+    struct stat st;
+    cp_autofree char *comment = letters(300000);
+    cp_autobuf cp_buf command = {0};
+    cp_buf_addf(&command, "# %s\necho ran", comment);
+    for (int k = 0; k < 2; k++) {
+        cp_exec_spec s = in_session("a", cp_buf_z(&command));
+        s.kind = k ? CP_EXEC_PROCESS : CP_EXEC_BUFFERED;
+        run_expect(&s, 0, "ran\n", "");
+        fx_until(!session("a")->current);
+        assert_int_equal(fstat(session("a")->record, &st), 0);
+        assert_int_equal(st.st_size, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         FX_TEST(created_with_cwd_and_env),
@@ -211,6 +277,9 @@ int main(void) {
         FX_TEST(deletion_can_keep_processes),
         FX_TEST(limits),
         FX_TEST(a_queue_is_bounded),
+        FX_TEST(variables_are_counted),
+        FX_TEST(exports_are_counted),
+        FX_TEST(a_long_record_is_let_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
