@@ -1,9 +1,11 @@
-// Torture: random load on the real program while it is killed, upgraded, starved, locked out of its registry and its
-// disk is filled. At the end of each round every byte of every child is accounted for, every exit code is right, nothing
+// Torture: random load on the real program while it is killed, upgraded, starved, locked out of its registry, its disk
+// is filled, its memory budget is used up and parts of its state are taken away, beside trees 3,000 deep, heads that come
+// slowly by the thousand, programs under a lease and a file system that never answers. At the end of each round every byte of every child is accounted for, every exit code is right, nothing
 // ran twice, and nothing is left behind; and no turn of a loop took over 100 ms (lib/turns.mjs).
 //
-//   node tests/fault/torture.mjs [rounds=50] [--seed N] [--from ROUND] [--seconds N] [--without full,lock,emfile,hup,stop,kill] [--keep]
+//   node tests/fault/torture.mjs [rounds=50] [--seed N] [--from ROUND] [--seconds N] [--without KIND,...] [--only KIND,...] [--keep]
 //
+// Kinds: kill hup emfile lock full stop, and those of kinds/ (deep heads lease mount budget torn).
 // A seed gives the same load and the same moments; how they meet is up to the machine. --seconds: no round begins later.
 import { execFileSync } from 'node:child_process';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
@@ -13,7 +15,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { BIN, get, serverPid, start, until } from '../e2e/lib/server.mjs';
 import { connect } from '../e2e/lib/mux.mjs';
-import { Faults } from './lib/faults.mjs';
+import { Faults, KINDS } from './lib/faults.mjs';
 import { Child, Load, OFF, prepare, random, runs, sleep } from './lib/load.mjs';
 import { descriptors, marked, rss, zombiesOf } from './lib/proc.mjs';
 import { Pressure, turnsOf } from './lib/turns.mjs';
@@ -23,10 +25,18 @@ const MAX_RSS_MB = { server: 96, keeper: 24 }, FD_SLACK = 16;
 const sanitized = process.env.CONFLUX_TEST_SLOW === '1';
 
 const argv = process.argv.slice(2);
+if (argv.includes('--help') || argv.includes('-h')) {
+  console.log(`usage: ./dev torture [rounds=50] [--seed N] [--from ROUND] [--seconds N] [--only KIND,...] [--without KIND,...] [--keep]
+  kinds: ${KINDS.join(' ')}
+  --from: the rounds of a seed from this one on. --seconds: no round begins later. --keep: the folder stays.`);
+  process.exit(0);
+}
 const option = (name, otherwise) => { const i = argv.indexOf(name); return i < 0 ? otherwise : Number(argv.splice(i, 2)[1]); };
 const seed = option('--seed', Date.now() % 1e9), seconds = option('--seconds', Infinity), from = option('--from', 0);
 const keep = argv.includes('--keep');
-const without = argv.includes('--without') ? argv.splice(argv.indexOf('--without'), 2)[1].split(',') : [];
+const listed = name => { const i = argv.indexOf(name); return i < 0 ? [] : argv.splice(i, 2)[1].split(','); };
+const only = listed('--only'), without = only.length ? KINDS.filter(k => !only.includes(k)) : listed('--without');
+for (const k of [...only, ...without]) if (!KINDS.includes(k)) { console.error(`torture: no kind ${k}; there are ${KINDS.join(' ')}`); process.exit(2); }
 const rounds = Number(argv.find(a => /^\d+$/.test(a)) ?? 50);
 
 const dir = await mkdtemp(path.join(tmpdir(), 'conflux-torture-'));
@@ -36,7 +46,7 @@ await mkdir(path.join(dir, 'workspace'));
 
 function mountSmall() {
   if (process.getuid() !== 0) { console.log('torture: not root, so no full disk (a small tmpfs cannot be mounted)'); return false; }
-  try { execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=16m,mode=700', 'torture', state], { stdio: 'pipe' }); return true; } catch (e) {
+  try { execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=48m,mode=700', 'torture', state], { stdio: 'pipe' }); return true; } catch (e) {
     console.log(`torture: no full disk, a small tmpfs cannot be mounted: ${String(e.stderr).trim()}`);
     return false;
   }
@@ -111,6 +121,13 @@ async function pending(s) {
   return r.body.connections.flatMap(c => c.pending.map(q => JSON.stringify(q)));
 }
 
+// What the server holds for clients: at rest, nothing.
+async function held(s) {
+  const text = await (await fetch(s.base + '/metrics')).text();
+  return text.split('\n').filter(l => /^conflux_memory_held_bytes\S* [^0]/.test(l) && !l.includes("events"));
+}
+const temporary = () => execFileSync('find', [dir, '-name', '.conflux-*'], { encoding: 'utf8' }).split('\n').filter(Boolean);
+
 async function nothingLeft(s, load, base) {
   const p = load.problems;
   load.client.close();
@@ -119,6 +136,9 @@ async function nothingLeft(s, load, base) {
     m.ws.terminate();
   }
   await settle('requests still pending', () => pending(s), p);
+  await settle('memory that is still held', () => held(s), p);
+  await settle('temporary files of ours', async () => temporary(), p);
+  await settle('children that never came to their program', async () => (await marked(mark)).filter(x => x.ppid === s.child.pid && x.name === 'conflux').map(x => `${x.pid} ${x.state}`), p);
   await settle('zombies of the keeper', () => zombiesOf(s.child.pid), p);
   await settle('children that should have ended', async () => (await marked(mark)).filter(x => /child\.pl/.test(x.args)).map(x => `${x.pid} ${x.args}`), p);
   await settle('shells that nobody needs', async () => {
@@ -143,8 +163,8 @@ async function play(s, round, base, totals) {
   const rng = random(seed + round * 7919), began = s.stderr.length;
   await prepare(dir);
   const shells = await openSessions(s);
-  const faults = new Faults(s, rng, state, { without: totals.tmpfs ? without : [...without, 'full'] });
-  const load = new Load(s, rng, dir, faults, Date.now() + DEADLINE_MS);
+  const faults = new Faults(s, rng, state, { without: totals.tmpfs ? without : [...without, 'full'], always: only, dir, round });
+  const load = faults.load = new Load(s, rng, dir, faults, Date.now() + DEADLINE_MS);
   const work = children(load, rng, round);
   const all = Promise.all([...work, faults.play(ROUND_MS, [...shells.values()]).catch(e => load.bad(e.message))]);
   const stuck = await Promise.race([all.then(() => null), sleep(DEADLINE_MS + 30000).then(() => pending(s).catch(e => [e.message]))]);
@@ -163,7 +183,7 @@ async function play(s, round, base, totals) {
   const problems = [...load.problems, ...load.children.flatMap(c => c.problems)];
   count(totals, load, faults);
   const bytes = load.children.reduce((n, c) => n + c.received[0] + c.received[1], 0);
-  console.log(`round ${round}: ${load.children.length} children, ${(bytes / 1e6).toFixed(1)} MB, ${load.requests} requests (${load.lost} lost, ${load.refused} refused ${JSON.stringify(faults.codes)}), `
+  console.log(`round ${round}: ${load.children.length} children, ${(bytes / 1e6).toFixed(1)} MB, ${load.requests} requests (${load.lost} lost, ${load.refused} refused ${JSON.stringify(faults.codes)}${load.forgotten ? `, ${load.forgotten} forgotten` : ''}), `
     + `${faults.kills} kills, ${JSON.stringify(faults.done)}, server ${mb.server?.toFixed(0)} MB: ${problems.length ? 'FAILED' : 'ok'}`);
   for (const p of problems) console.log('  ' + p);
   if (problems.length) console.log(logOf(s, began));
@@ -189,7 +209,7 @@ const totals = { tmpfs: mountSmall(), machine: new Pressure(), slow: [], kills: 
 const failed = [];
 let s;
 try {
-  s = await start({ dir, args: ['--log-budget', '512k', '--log-total', '8M', '--history', '200', '--log-level', 'info'], env: { [mark.split('=')[0]]: mark.split('=')[1] } });
+  s = await start({ dir, args: ['--memory-budget', '32M', '--log-budget', '512k', '--log-total', '8M', '--history', '200', '--log-level', 'info'], env: { [mark.split('=')[0]]: mark.split('=')[1] } });
   if (!s.base) throw new Error(`it did not start: ${s.stderr}`);
   await openSessions(s); // once, so that what is made when first needed is there
   await closeSessions(s);

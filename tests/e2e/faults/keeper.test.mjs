@@ -1,44 +1,10 @@
 // Faults of the keeper: what stopped it for everybody, or would have ended it.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { chmod, copyFile, mkdir, readFile, readdir } from 'node:fs/promises';
 import { describe, test } from 'node:test';
 import { OFF, openDoor } from '../lib/door.mjs';
+import { hold, lease, silent } from '../lib/hold.mjs';
 import { gone, start, until } from '../lib/server.mjs';
-
-const lease = `
-import fcntl, os, signal, sys
-signal.signal(signal.SIGIO, signal.SIG_IGN) # somebody wants it: let him wait
-fd = os.open(sys.argv[1], os.O_RDWR)
-fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-print('held', flush=True)
-sys.stdin.read()`;
-
-// A file system that never answers: what looks into it hangs, and once the request has been taken, not even KILL ends it.
-const silent = `
-import ctypes, os, select, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-fd = os.open('/dev/fuse', os.O_RDWR)
-options = f'fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other'.encode()
-if libc.mount(b'silent', sys.argv[1].encode(), b'fuse', 0, options): sys.exit(os.strerror(ctypes.get_errno()))
-head = struct.unpack_from('<IIQQIIII', os.read(fd, 1 << 17))
-os.write(fd, struct.pack('<IiQ', 16 + 64, 0, head[2]) + struct.pack('<IIIIHHIIHHI28x', 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0)) # FUSE_INIT
-print('held', flush=True)
-poll = select.poll()
-poll.register(fd, select.POLLIN)
-poll.register(0, select.POLLIN)
-while not any(f == 0 for f, _ in poll.poll()): os.read(fd, 1 << 17)
-libc.umount2(sys.argv[1].encode(), 2)`;
-
-// Holds what is named until release() is called.
-async function hold(script, what) {
-  const p = spawn('python3', ['-c', script, what], { stdio: ['pipe', 'pipe', 'pipe'] });
-  let said = '';
-  for (const s of [p.stdout, p.stderr]) s.on('data', d => { said += d; });
-  const ended = new Promise(r => p.on('exit', r));
-  await until(() => said.includes('held') || p.exitCode !== null, 'the holder');
-  return { held: said.includes('held'), said, release: () => { p.stdin.destroy(); return ended; } };
-}
 
 const childrenOf = async pid => {
   const all = [];

@@ -5,26 +5,41 @@ import { open, rm } from 'node:fs/promises';
 import http from 'node:http';
 import { promisify } from 'node:util';
 import { serverPid } from '../../e2e/lib/server.mjs';
+import { budget } from '../kinds/budget.mjs';
+import { deep } from '../kinds/deep.mjs';
+import { heads } from '../kinds/heads.mjs';
+import { leased } from '../kinds/lease.mjs';
+import { mounted } from '../kinds/mount.mjs';
+import { torn } from '../kinds/torn.mjs';
 import { descriptors, hardLimit } from './proc.mjs';
-import { sleep } from './load.mjs';
+import { random, sleep } from './load.mjs';
 
 const run = promisify(execFile);
+
+// Two of them in each round in turn, and others by chance: fn(faults, dir, rng, tag). What a kind asks for itself it
+// judges itself; the load goes on beside it, and is judged as ever.
+export const kinds = { deep, heads, lease: leased, mount: mounted, budget, torn };
+export const KINDS = ['kill', 'hup', 'emfile', 'lock', 'full', 'stop', ...Object.keys(kinds)];
+const unavailable = new Set();
 
 const refusals = {
   full: ['NO_SPACE', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR', 'REGISTRY_ERROR'],
   emfile: ['TOO_MANY_FILES', 'LIMIT_EXCEEDED', 'FILESYSTEM_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'PROCESS_ERROR', 'INTERNAL_ERROR'],
   locked: ['REGISTRY_ERROR', 'COMMAND_EXECUTION_ERROR', 'STREAM_START_ERROR', 'INTERNAL_ERROR'],
+  budget: ['LIMIT_EXCEEDED', 'PAYLOAD_TOO_LARGE', 'NO_SPACE'],
 };
 
 export class Faults {
-  constructor(s, rng, state, { without = [] }) {
-    Object.assign(this, { s, rng, state, without, last: {}, on: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
+  constructor(s, rng, state, { without = [], always = [], dir, round }) {
+    Object.assign(this, { s, rng, state, without, always, dir, round, last: {}, on: {}, kills: 0, restarts: [], done: { emfile: 0, full: 0 }, codes: {} });
   }
   begin(what) {
     this.on[what] = (this.on[what] ?? 0) + 1;
     this.last[what] = Infinity;
     this.done[what] = (this.done[what] ?? 0) + 1;
   }
+  // The server, at this moment or soon: an upgrade takes its time.
+  ending() { return this.on.kill || this.on.emfile || this.done.hup; }
   over(what) { if (--this.on[what] === 0) this.last[what] = Date.now(); }
   // Was one of them there at some moment since then?
   since(then, ...whats) { return whats.some(w => (this.last[w] ?? 0) >= then); }
@@ -39,13 +54,19 @@ export class Faults {
 
   // From SIGKILL to the next answer. Only undisturbed ones count as a measure.
   async kill() {
-    const pid = await serverPid(this.s);
-    if (!pid) return;
+    this.begin('kill');
+    const pid = this.lasting ? null : await serverPid(this.s);
+    if (!pid || this.lasting) { this.over('kill'); this.done.kill--; return; }
     const at = Date.now(), begin = process.hrtime.bigint();
-    try { process.kill(pid, 'SIGKILL'); } catch { return; }
+    try { process.kill(pid, 'SIGKILL'); } catch { this.over('kill'); return; }
     this.kills++;
-    const ms = await this.answer(begin);
-    if (!this.since(at, 'full', 'locked', 'hup')) this.restarts.push(ms);
+    const ms = await this.answer(begin).finally(() => this.over('kill'));
+    if (!this.since(at, 'full', 'locked', 'hup', ...Object.keys(kinds))) this.restarts.push(ms);
+  }
+  // This machine has no such thing: said once.
+  cannot(what, why) {
+    if (!unavailable.has(what)) console.log(`torture: no ${what}: ${why}`);
+    unavailable.add(what);
   }
   async answer(begin = process.hrtime.bigint(), limit = 30000) {
     const end = Date.now() + limit;
@@ -60,6 +81,7 @@ export class Faults {
   }
 
   async hup() {
+    if (this.lasting) return;
     this.begin('hup');
     this.s.child.kill('SIGHUP');
     await sleep(this.rng.int(50, 400));
@@ -83,19 +105,21 @@ export class Faults {
 
   // Half of the time a server that has only just been started.
   async starve() {
+    this.begin('emfile');
+    await this.starving().finally(() => this.over('emfile'));
+  }
+  async starving() {
     let pid = await serverPid(this.s);
-    if (this.rng.chance(0.5) && pid) {
+    if (this.rng.chance(0.5) && pid && !this.lasting) {
       const former = pid;
       try { process.kill(former, 'SIGKILL'); this.kills++; } catch { /* it has just been killed */ }
       while (!this.s.exited && (!(pid = await serverPid(this.s)) || pid === former)) await sleep(1);
     }
     if (!pid) return;
-    this.begin('emfile');
     const have = (await descriptors(pid)).length, had = await hardLimit(pid);
     await run('prlimit', ['--pid', pid, `--nofile=${have + this.rng.int(0, 6)}:`]).catch(() => {});
     await sleep(this.rng.int(200, 1500));
     await run('prlimit', ['--pid', pid, `--nofile=${had}:`]).catch(() => {}); // a killed one has taken its limit along
-    this.over('emfile');
   }
 
   async lock() {
@@ -134,6 +158,14 @@ c.execute("ROLLBACK")`, this.state + '/registry.db'], { stdio: ['ignore', 'ignor
     add('lock', this.rng.chance(0.3) ? 1 : 0, () => this.lock());
     add('full', this.rng.chance(0.4) ? 1 : 0, () => this.fill());
     add('stop', shells.length ? this.rng.int(0, 2) : 0, () => this.stop(shells));
+    const all = Object.entries(kinds);
+    for (const [i, [what, fn]] of all.entries()) {
+      const own = random(this.rng.int(0, 1e9)), due = [0, 1].some(k => (this.round * 2 + k) % all.length === i);
+      add(what, this.rng.chance(0.15) || due || this.always.includes(what) ? 1 : 0, async () => {
+        this.begin(what);
+        await fn(this, this.dir, own, `t${this.round}`).catch(e => this.load.bad(`${what}: ${e.stack}`)).finally(() => this.over(what));
+      });
+    }
     const begin = Date.now();
     await Promise.all(at.map(async ([t, fn]) => { await sleep(Math.max(0, begin + t - Date.now())); await fn(); }));
   }

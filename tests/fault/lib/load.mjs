@@ -78,7 +78,7 @@ export class Child {
 // Clients of one round. What they need to know of the faults: `faults.excuses(body, begun)`.
 export class Load {
   constructor(s, rng, dir, faults, deadline) {
-    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, requests: 0, lost: 0, http: new Set(), client: new Client(s.base) });
+    Object.assign(this, { s, rng, dir, faults, deadline, sockets: [], children: [], problems: [], all: [], refused: 0, forgotten: 0, requests: 0, lost: 0, http: new Set(), client: new Client(s.base) });
   }
   bad(what) { this.problems.push(what); }
   check(what) { if (Date.now() > this.deadline) throw new Error(`not done in time: ${what}`); }
@@ -110,7 +110,10 @@ export class Load {
   }
   async overSocket(method, url, body, onEvent) {
     const m = await this.socket();
-    try { return await m.request(method, url, body, {}, onEvent); } catch { throw new Lost(); }
+    try {
+      const r = await m.request(method, url, body, {}, onEvent);
+      return r.type === 'error' ? { ...r, body: r } : r;
+    } catch { throw new Lost(); }
   }
   // One answer over a door chosen at random. Lost: the connection went away.
   async once(method, url, body, ms = 60000) {
@@ -119,16 +122,33 @@ export class Load {
       return this.rng.chance(0.5) ? await this.overHttp(method, url, body, ms) : await this.overSocket(method, url, body);
     } catch (e) { if (e instanceof Lost) this.lost++; throw e; }
   }
-  async ask(method, url, body) {
-    for (;;) {
+  ask(method, url, body) { return this.again(`${method} ${url}`, () => this.once(method, url, body)); }
+  // The first answer that neither was lost nor is a refusal that a fault excuses; attempt(n) for the nth time.
+  async again(what, attempt) {
+    for (let n = 0; ; n++) {
       try {
-        const begun = Date.now(), r = await this.once(method, url, body);
+        const begun = Date.now(), r = await attempt(n);
         if (r.status < 400 || !this.faults.excuses(r.body, begun)) return r;
         this.refused++;
       } catch (e) { if (!(e instanceof Lost)) throw e; }
-      this.check(`${method} ${url}`);
+      this.check(what);
       await sleep(this.rng.int(5, 50));
     }
+  }
+  // A stream that is had whole or not at all: {status, events}, or {status, body} where it is refused or fails.
+  async events(method, url, body) {
+    this.requests++;
+    const events = [], whole = status => (events.at(-1)?.type === 'error' ? { status: 500, body: events.at(-1) } : { status, events });
+    if (this.rng.chance(0.5)) {
+      const r = await this.overSocket(method, url, body, e => events.push(e));
+      return events.length ? whole(r.status) : r;
+    }
+    try {
+      const r = await this.client.open(method, url, body);
+      if (!/event-stream/.test(r.headers['content-type'])) return { status: r.statusCode, body: await json(r) };
+      for await (const e of sse({ body: r })) events.push(e.data);
+      return whole(r.statusCode);
+    } catch { throw new Lost(); }
   }
 
   // ---- streams ----
@@ -179,6 +199,11 @@ export class Load {
   // Refused at the door for a moment, as 429 says: no word on the id, which may have been asked for before by a request
   // whose connection was lost, and that is still on its way.
   busy(c, r) { return r.body?.code === 'LIMIT_EXCEEDED' && this.faults.excuses(r.body, c.begun) && ++this.refused; }
+  // The registry was taken away: what had ended before is not known any more, and the answer says so.
+  forgets(c, r) {
+    if (/^(EXECUTION|PROCESS|COMMAND)_NOT_FOUND$/.test(r.body?.code) && this.faults.since(c.begun, 'registry')) { c.forgotten = r.body.code; this.forgotten++; }
+    return !!c.forgotten;
+  }
   // A refusal that a fault excuses: the child must never have run (verified at the end of the round).
   refusal(c, r) {
     const code = r.body?.code;
@@ -195,6 +220,7 @@ export class Load {
         const r = await this.read(c, ...request(c));
         if (!r) break;
         if (r.body?.code === 'OPERATION_INTERRUPTED' || this.busy(c, r)) { await sleep(10); continue; }
+        if (this.forgets(c, r)) return;
         if (request === first && c.next[0] + c.next[1] === 0) return this.refusal(c, r);
         if (!this.faults.excuses(r.body, begun)) return c.bad(`while following: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
         await sleep(50);
@@ -244,6 +270,7 @@ export class Load {
       const r = await this.ask('GET', `/api/process/${c.tag}/wait?timeoutMs=2000`);
       const p = r.body?.process;
       if (r.status === 200) { c.exitCode = p.exitCode; c.outcome = p.outcome; return; }
+      if (this.forgets(c, r)) return;
       if (r.status !== 408) return c.bad(`wait: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
       this.check(`the end of ${c.tag}`);
     }
@@ -332,6 +359,7 @@ export class Load {
       let at = 0, got = 0, dropped = 0, r;
       do {
         r = (await this.ask('GET', `${base}?stream=${names[k]}&from=${at}&limit=${this.rng.int(1000, 300000)}`)).body;
+        if (this.forgets(c, { body: r })) return null;
         if (!r.success) return c.bad(`log: ${JSON.stringify(r).slice(0, 300)}`);
         const start = at + r.dropped;
         if (r.data !== c.expected(k).slice(start, start + r.data.length)) c.bad(`the log of ${names[k]} has other bytes at ${start} (${r.data.length})`);
@@ -349,7 +377,9 @@ export class Load {
 
   async verify(c, runs) {
     const [out, err, ended] = await c.count(), ran = runs.get(c.tag) ?? 0, wrote = [out, err];
-    if (ran > 1) c.bad(`ran ${ran} times`);
+    // At most once is what the registry remembers: without it a later server knows of no start whose child has ended.
+    if (ran > 1 && !(this.faults.since(c.begun, 'registry') && this.faults.since(c.begun, 'kill', 'hup', 'emfile'))) c.bad(`ran ${ran} times`);
+    if (c.forgotten) return;
     if (c.never && ran) c.bad(`was refused (${c.never}) but ran`);
     if (c.never || (c.mayVanish && c.exitCode === undefined)) return;
     if (c.outcome === 'lost' && !ran) return; // the intent was recorded, the server died before it came to a start

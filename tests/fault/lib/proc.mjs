@@ -1,4 +1,4 @@
-// What the kernel knows of the program under test: its processes, descriptors, memory.
+// What the kernel knows of the program under test: its processes, descriptors, memory, threads.
 import { readdir, readFile, readlink } from 'node:fs/promises';
 
 const read = (pid, name) => readFile(`/proc/${pid}/${name}`, 'utf8').catch(() => '');
@@ -33,3 +33,5 @@ export async function rss(pid) {
 
 // The one that the server raises its soft limit to.
 export const hardLimit = async pid => Number(/Max open files\s+\d+\s+(\d+)/.exec(await read(pid, 'limits'))?.[1] ?? 1024);
+
+export const threads = async pid => Number(/Threads:\s+(\d+)/.exec(await read(pid, 'status'))?.[1] ?? 0);
