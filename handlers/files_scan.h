@@ -37,7 +37,7 @@ struct cp_scan {
     /* the job's while `working` */
     cp_walk *walk;
     uint64_t skipped; /* files that could not be read; the walk counts the folders */
-    cp_buf filling; /* events: JSON text without line breaks, a newline after each */
+    cp_buf filling;   /* events: JSON text without line breaks, a newline after each */
     int64_t matches;
     bool opened, end;
     cp_err err;

@@ -7,7 +7,8 @@
 /* ---- fields ---- */
 
 static bool is(yyjson_val *key, const char *name, size_t n) {
-    return yyjson_get_len(key) == n && memcmp(yyjson_get_str(key), name, n) == 0;
+    const char *text = yyjson_get_str(key);
+    return text && yyjson_get_len(key) == n && memcmp(text, name, n) == 0;
 }
 
 void mux_read_msg(yyjson_val *root, mux_msg *m) {

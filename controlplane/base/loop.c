@@ -49,7 +49,7 @@ struct slot {
 struct cp_loop {
     int epfd;
     int wakefd;
-    pthread_t thread;
+    _Atomic pthread_t thread; /* any thread may ask whether it is the loop's */
     atomic_bool stop;
     uint64_t now;
 
@@ -89,7 +89,7 @@ cp_loop *cp_loop_new(cp_err *err) {
     pthread_mutex_init(&l->mu, NULL);
     l->post_tail = &l->post_head;
     l->defer_tail = &l->defer_head;
-    l->thread = pthread_self();
+    atomic_store_explicit(&l->thread, pthread_self(), memory_order_relaxed);
     l->now = cp_now_ms();
 #ifdef MEASURED
     cp_turns_open(&l->turns);
@@ -111,7 +111,9 @@ void cp_loop_free(cp_loop *l) {
 }
 
 uint64_t cp_loop_now(const cp_loop *l) { return l->now; }
-bool cp_loop_here(const cp_loop *l) { return pthread_equal(l->thread, pthread_self()); }
+bool cp_loop_here(const cp_loop *l) {
+    return pthread_equal(atomic_load_explicit(&l->thread, memory_order_relaxed), pthread_self());
+}
 
 /* ---- watchers ---- */
 
@@ -382,7 +384,7 @@ int cp_loop_run(cp_loop *l, cp_err *err) {
         cp_turns_open(&l->turns);
     }
 #endif
-    l->thread = pthread_self();
+    atomic_store_explicit(&l->thread, pthread_self(), memory_order_relaxed);
     while (!atomic_load_explicit(&l->stop, memory_order_acquire))
         if (cp_loop_once(l, -1) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "event loop");
     return 0;

@@ -54,7 +54,8 @@ void cp_loop_stop(cp_loop *loop);            /* any thread, async-signal-safe */
 int cp_loop_once(cp_loop *loop, int timeout_ms);
 
 /* Registers fd (borrowed; the owner closes it after cp_io_del). Where the kernel has no memory for one more watch it is
- * added as soon as there is some: no event is lost, it comes late. 0; -1 with errno when fd cannot be watched at all. */
+ * added as soon as there is some: no event is lost, it comes late. 0; -1 with errno when fd cannot be watched at all.
+ */
 int cp_io_add(cp_loop *loop, cp_io *io, int fd, uint32_t events, void (*fn)(cp_io *, uint32_t));
 int cp_io_mod(cp_loop *loop, cp_io *io, uint32_t events); /* no system call when unchanged */
 void cp_io_del(cp_loop *loop, cp_io *io);                 /* idle is fine */

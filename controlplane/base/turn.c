@@ -37,7 +37,9 @@ static uint64_t waited_ns(const cp_turns *t) {
 void cp_turns_open(cp_turns *t) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)gettid());
-    *t = (cp_turns){.schedstat = open(path, O_RDONLY | O_CLOEXEC)};
+    const char *ms = getenv("CONFLUX_TURN_MS");
+    uint64_t slow = ms ? strtoull(ms, NULL, 10) : CP_TURN_SLOW_MS;
+    *t = (cp_turns){.schedstat = open(path, O_RDONLY | O_CLOEXEC), .slow_ns = slow * NS_PER_MS};
 }
 
 void cp_turns_close(cp_turns *t) { cp_close(&t->schedstat); }
@@ -70,9 +72,9 @@ static void tell(const cp_turns *t, uint64_t busy, uint64_t cpu) {
 
 void cp_turn_end(cp_turns *t) {
     uint64_t wall = clock_ns(CLOCK_MONOTONIC) - t->wall;
-    if (wall < (uint64_t)CP_TURN_SLOW_MS * NS_PER_MS) return;
+    if (wall < t->slow_ns) return;
     uint64_t waited = waited_ns(t) - t->waited, cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - t->cpu;
     uint64_t busy = t->schedstat < 0 ? cpu : wall > waited ? wall - waited : 0;
-    if (busy >= (uint64_t)CP_TURN_SLOW_MS * NS_PER_MS) tell(t, busy, cpu);
+    if (busy >= t->slow_ns) tell(t, busy, cpu);
 }
 #endif

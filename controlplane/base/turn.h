@@ -8,11 +8,12 @@
  * other things does not. Where the kernel does not tell that time, only the processor time of the thread counts. */
 #include <stdint.h>
 
-enum { CP_TURN_SLOW_MS = 5 };
+enum { CP_TURN_SLOW_MS = 5 }; /* CONFLUX_TURN_MS in the environment says otherwise */
 
 #ifdef CONFLUX_TURNS
 typedef struct cp_turns {
     int schedstat;              /* descriptor, or -1 */
+    uint64_t slow_ns;           /* a turn of so long is logged */
     uint64_t wall, waited, cpu; /* ns, at the beginning of the turn */
     uint64_t at;                /* wall, when the last callback had returned */
     const char *longest;        /* the callback that took longest in this turn */

@@ -21,7 +21,7 @@ static void give_up(keeper *k, child *c, int sys) {
 static void look(keeper *k, child *c, uint64_t now) {
     proc_stat st;
     bool seen = proc_read(c->pid, &st);
-    if (!seen && cp_lack(errno) && now < c->adopt_by) return; /* it is looked at again */
+    if (!seen && cp_lack(errno) && now < c->adopt_by) return;  /* it is looked at again */
     if (seen && !c->start_time) c->start_time = st.start_time; /* the server did not know it */
     if (!seen || st.start_time != c->start_time) {
         give_up(k, c, ESRCH);

@@ -28,11 +28,12 @@ typedef struct cp_tree {
     size_t n, cap;
 } cp_tree;
 void cp_tree_free(cp_tree *t);
-/* One snapshot of /proc. -1 with errno: a lack of descriptors or memory kept some from being read; *all holds the others. */
+/* One snapshot of /proc. -1 with errno: a lack of descriptors or memory kept some from being read; *all holds the
+ * others. */
 int cp_tree_snapshot(cp_tree *all);
-/* Adds to `out` from the snapshot: root (if pid and start time match, or the start time is 0: not known; pid 0: none), the members of its process group and
- * session, processes that carry `mark` (NULL or without a spawn: do not look), and all their descendants. No
- * duplicates; parents before children. */
+/* Adds to `out` from the snapshot: root (if pid and start time match, or the start time is 0: not known; pid 0: none),
+ * the members of its process group and session, processes that carry `mark` (NULL or without a spawn: do not look), and
+ * all their descendants. No duplicates; parents before children. */
 void cp_tree_collect(cp_tree *out, cp_tree *all, pid_t root, uint64_t root_start, const cp_mark *mark);
 /* The same of those that carry `mark` alone, except one process (0: none): it and what descends from it only count if
  * they do for another reason. */

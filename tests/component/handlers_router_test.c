@@ -132,6 +132,7 @@ static void a_stuck_disk_is_not_ready(void **state) {
     assert_int_equal(disk_asked, 1);
     pthread_mutex_unlock(&disk_gate);
     do {
+        cp_loop_once(fake.loop, 10);
         ask(&c, CP_GET, "/readyz", NULL);
         while (!c.res.status) cp_loop_once(fake.loop, 1000);
     } while (!yyjson_get_bool(at(&c, "/checks/disk")));

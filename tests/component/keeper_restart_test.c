@@ -118,7 +118,7 @@ static void test_trees_of_mortals_die(void **state) {
 
 static void test_silent_server_is_replaced(void **state) {
     (void)state;
-    start_keeper(.start_limit_ms = 200);
+    start_keeper(.start_limit_ms = 3000); /* those that do say so must be able to, on a busy machine */
     first_server();
     text[0] = '\0';
     wait_for_text("listening on 4242\n");

@@ -294,9 +294,7 @@ static int no_memory(const char *call, size_t n, const void *caller) {
 
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n);
-void *__wrap_malloc(size_t n) {
-    return no_memory("malloc", n, __builtin_return_address(0)) ? NULL : __real_malloc(n);
-}
+void *__wrap_malloc(size_t n) { return no_memory("malloc", n, __builtin_return_address(0)) ? NULL : __real_malloc(n); }
 
 void *__real_calloc(size_t k, size_t n);
 void *__wrap_calloc(size_t k, size_t n);

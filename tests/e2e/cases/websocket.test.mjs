@@ -109,9 +109,9 @@ group('websocket', {}, ({ both, plain }) => {
   });
 });
 
-plainOwn('B090', '[ws] a frame that arrives in pieces over many ping intervals is no dead connection', { args: ['--ping-interval', String(full(5000, 100))] }, async s => {
+plainOwn('B090', '[ws] a frame that arrives in pieces over many ping intervals is no dead connection', { args: ['--ping-interval', String(full(5000, 400))] }, async s => {
   const r = await rawSocket(s, upgrade());
-  const size = full(16e6, 4e6), pieces = full(60, 15), wait = full(1000, 100);
+  const size = full(16e6, 4e6), pieces = full(60, 16), wait = full(1000, 300);
   const whole = frame(JSON.stringify({ type: 'request', id: 'big', method: 'POST', path: '/api/write', body: { path: s.workspace + '/b090', content: 'x'.repeat(size) } }));
   for (let i = 0; i < pieces; i++) {
     r.k.write(whole.subarray(Math.floor(whole.length * i / pieces), Math.floor(whole.length * (i + 1) / pieces)));
