@@ -5,6 +5,7 @@
 
 #include "handlers/families.h"
 #include "handlers/reply.h"
+#include "handlers/rows.h"
 #include "services/exec.h"
 
 #define OP "ports"
@@ -15,6 +16,8 @@ typedef struct ports_job {
     cp_reply *reply; /* NULL: the client has gone */
     cp_ports ports;
     cp_err err;
+    cp_rows rows;
+    size_t at; /* the next one to be written */
 } ports_job;
 
 static void ports_run(cp_work *w) {
@@ -62,23 +65,29 @@ static void put_port(cp_ctx *ctx, cp_jw *w, const cp_port *p) {
     cp_jw_end_obj(w);
 }
 
-static void answer(const ports_job *j) {
-    cp_result res = {0};
-    cp_jw w = cp_success_begin(&res);
-    cp_jw_key(&w, "ports");
-    cp_jw_arr(&w);
-    for (size_t i = 0; i < j->ports.n; i++) put_port(j->ctx, &w, &j->ports.v[i]);
-    cp_jw_end_arr(&w);
-    cp_success_end(&w);
-    cp_reply_send(j->reply, &res);
+/* Each is looked for among all executions: as many ports in a round as that takes little time. */
+static bool port_row(cp_rows *r, cp_jw *w) {
+    ports_job *j = CP_CONTAINER(r, ports_job, rows);
+    if (j->at == j->ports.n) return false;
+    put_port(j->ctx, w, &j->ports.v[j->at++]);
+    return true;
+}
+
+static void ports_free(cp_rows *r) {
+    ports_job *j = CP_CONTAINER(r, ports_job, rows);
+    cp_ports_free(&j->ports);
+    free(j);
 }
 
 static void ports_done(cp_work *w) {
+    static const cp_rows_ops ops = {.key = "ports", .row = port_row, .free = ports_free};
     ports_job *j = CP_CONTAINER(w, ports_job, work);
-    if (j->reply && j->err.code) cp_reply_error(j->reply, &j->err, OP, (cp_str){0});
-    else if (j->reply) answer(j);
-    cp_ports_free(&j->ports);
-    free(j);
+    if (j->reply && !j->err.code) {
+        cp_rows_answer(&j->rows, &ops, j->ctx, j->reply);
+        return;
+    }
+    if (j->reply) cp_reply_error(j->reply, &j->err, OP, (cp_str){0});
+    ports_free(&j->rows);
 }
 
 static bool ports_cancel(cp_reply *reply, cp_end why, bool kill) {

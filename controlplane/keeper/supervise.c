@@ -61,6 +61,8 @@ static bool launch(keeper *k, int *sys, uint8_t *step) {
     return true;
 }
 
+/* One that cannot be started comes here again, at most once: then there is a delay, since only one that was ready for
+ * long takes it away. */
 static void back_off(keeper *k) {
     if (k->ready_at && cp_now_ms() - k->ready_at >= HEALTHY_MS) k->backoff = 0;
     k->ready_at = 0;

@@ -175,6 +175,7 @@ static struct cp_session *session_blank(cp_services *svc, cp_str id) {
 }
 
 static void session_free(struct cp_session *s, bool remove_folder) {
+    cp_loop_undefer(s->svc->loop, &s->more);
     session_shell_forget(s);
     cp_loop_undefer(s->svc->loop, &s->later);
     session_folder_close(s, remove_folder);

@@ -130,6 +130,7 @@ struct cp_session {
     struct session_job *head, *tail, *current;
     size_t waiting;
     uint64_t seq;
+    cp_deferred more; /* the next turn, after one that could not begin */
     cp_timer poll;
     unsigned silent_polls;
 

@@ -208,8 +208,8 @@ static void give_back(struct cp_session *s, struct session_job *j) {
     j->pair = NULL;
 }
 
-/* Gives the channels back and the turn on. */
-void session_turn_over(struct cp_session *s) {
+/* Gives the channels back. */
+static void end_turn(struct cp_session *s) {
     struct session_job *j = s->current;
     s->current = NULL;
     cp_timer_stop(s->svc->loop, &s->poll);
@@ -219,9 +219,19 @@ void session_turn_over(struct cp_session *s) {
     j->state = JOB_DETACHED;
     j->s = NULL;
     session_job_unref(j);
+}
+
+static void next_turn(struct cp_session *s) {
     if (s->deleted && s->shell == SHELL_NONE) session_gone(s);
     else session_pump(s);
 }
+
+void session_turn_over(struct cp_session *s) {
+    end_turn(s);
+    next_turn(s);
+}
+
+static void next_turn_fn(cp_deferred *d) { next_turn(CP_CONTAINER(d, struct cp_session, more)); }
 
 void session_pump(struct cp_session *s) {
     if (s->shell == SHELL_NONE && s->head && !s->current && !s->deleted) {
@@ -241,9 +251,10 @@ void session_pump(struct cp_session *s) {
         s->current = NULL;
         give_back(s, j);
         session_job_push(s, j, true);
-    } else {
+    } else { /* the next one may fail too, and so may all of ten thousand: each in a round of the loop */
         job_fail(j, &err);
-        session_turn_over(s);
+        end_turn(s);
+        cp_loop_defer(s->svc->loop, &s->more, next_turn_fn);
     }
 }
 

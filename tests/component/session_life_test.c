@@ -266,6 +266,38 @@ static void a_long_record_is_let_go(void **state) {
     }
 }
 
+/* X01: a client makes the queue as long as it likes, and a lack fails all of it: that takes no stack for each. */
+static void a_full_queue_that_cannot_begin(void **state) {
+    (void)state;
+    enum { N = 9000 };
+    struct rlimit had;
+    char fifo[160];
+    static struct run r[N + 1];
+    cp_exec_spec first = in_session("q", "read x <fifo"), s = in_session("q", "true");
+    fx.config.max_processes = 2 * N;
+    expect("q", "mkfifo fifo", 0, "", "");
+    snprintf(fifo, sizeof fifo, "%s/fifo", fx.workspace);
+    cp_autofd int writer = open(fifo, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    assert_true(writer >= 0);
+    run_begin(&r[N], &first);
+    fx_until(session("q")->current && session("q")->current->exec == r[N].e);
+    for (size_t i = 0; i < N; i++) run_begin(&r[i], &s);
+    assert_int_equal(session("q")->waiting, N);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &had), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){16, had.rlim_max}), 0);
+    assert_int_equal(write(writer, "\n", 1), 1);
+    for (size_t i = 0; i < N; i++) run_wait(&r[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &had), 0);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(r[i].e->state, CP_STATE_FAILED);
+        assert_int_equal(r[i].e->start_err->code, CP_E_LIMIT_EXCEEDED);
+        run_free(&r[i]);
+    }
+    run_wait(&r[N]);
+    run_free(&r[N]);
+    expect("q", "echo served", 0, "served\n", "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         FX_TEST(created_with_cwd_and_env),
@@ -277,6 +309,7 @@ int main(void) {
         FX_TEST(deletion_can_keep_processes),
         FX_TEST(limits),
         FX_TEST(a_queue_is_bounded),
+        FX_TEST(a_full_queue_that_cannot_begin),
         FX_TEST(variables_are_counted),
         FX_TEST(exports_are_counted),
         FX_TEST(a_long_record_is_let_go),
