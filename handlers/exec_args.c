@@ -240,6 +240,7 @@ static int read_stdin(cp_exec_args *a, yyjson_val *body, cp_err *err) {
     if (encoding < 0 && cp_str_is(text, "open")) {
         a->spec.stdin_open = true;
     } else if (encoding == 1) {
+        if (cp_room(&a->stdin_data, text.n, err) < 0) return -1;
         if (cp_base64_decode(&a->stdin_data, text) < 0) return cp_fail_field(err, "stdin", "stdin is not valid base64");
         a->spec.stdin_data = cp_buf_str(&a->stdin_data);
     } else {

@@ -104,6 +104,7 @@ static int put_content(reader *r, cp_spool *spool, cp_err *err) {
         more = n == CP_FILE_CHUNK && (uint64_t)n < left;
         const char *p = piece - held;
         size_t have = held + (size_t)n;
+        if (cp_spool_room(spool, CP_ESCAPED_MAX(have), err) < 0) return -1;
         if (r->base64) {
             cp_base64_encode(out, p, have);
             held = 0;
@@ -138,8 +139,7 @@ static void put_rest(const reader *r, cp_jw *w) {
  * taken all at once they save a fifth of a 1 MB read. (Kernels before 5.14 refuse; the faults then come one by one.) */
 static void reserve_body(cp_buf *b, uint64_t n) {
     enum { WORTH = 256 * 1024, PAGE = 4096 };
-    cp_buf_reserve(b, n + 1024);
-    if (n < WORTH) return;
+    if (!cp_buf_try_reserve(b, n + 1024) || n < WORTH) return; /* without memory it goes to a file, piece by piece */
     uintptr_t from = ((uintptr_t)b->p + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
     uintptr_t to = ((uintptr_t)b->p + b->n + n) & ~(uintptr_t)(PAGE - 1);
     madvise((void *)from, to - from, MADV_POPULATE_WRITE);

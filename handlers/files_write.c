@@ -34,6 +34,7 @@ int cp_files_write(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
     if (options(req, &spec, err) < 0 || cp_files_piece_args(req, &spec, &piece, err) < 0) return -1;
     if (cp_json_str(req->body, "content", true, &spec.data, err) < 0) return -1;
     if (cp_str_is(cp_files_body_str(req, "encoding"), "base64")) {
+        if (cp_room(&bytes, spec.data.n, err) < 0) return -1;
         if (cp_base64_decode(&bytes, spec.data) < 0) return bad_base64(res, p.given);
         spec.data = cp_buf_str(&bytes);
     }

@@ -80,6 +80,7 @@ static void write_piece(gather *j, bool last) {
     }
     if (j->g.view.plain && session_text(j) && drop_nuls(&j->piece)) j->g.lossy = true;
     size_t rest = unsettled(j, last), n = j->piece.n - rest;
+    if (!j->on_loop && cp_spool_room(&j->out, CP_ESCAPED_MAX(n), &j->err) < 0) return;
     if (j->g.view.base64) cp_base64_encode(j->w.out, j->piece.p, n);
     else if (n && !cp_escape(j->w.out, (cp_str){j->piece.p, n}, 1)) j->g.lossy = true;
     cp_buf_consume(&j->piece, n);
@@ -243,7 +244,7 @@ static void end_done(cp_work *w) {
 static void piece_run(cp_work *w) {
     gather *j = CP_CONTAINER(w, gather, work);
     write_piece(j, read_all(j));
-    if (cp_spool_settle(&j->out, &j->err) < 0) return;
+    if (j->err.code || cp_spool_settle(&j->out, &j->err) < 0) return;
     if (j->text == 2) end(j, true);
 }
 

@@ -63,6 +63,7 @@ static int read_stdin(yyjson_val *body, cp_buf *decoded, cp_str *data, bool *eof
         return -1;
     if (!data->p && !*eof) return cp_fail_field(err, "data", "data is required (or eof)");
     if (encoding < 2) return 0;
+    if (cp_room(decoded, data->n, err) < 0) return -1;
     if (cp_base64_decode(decoded, *data) < 0) return cp_fail_field(err, "data", "data is not valid base64");
     *data = cp_buf_str(decoded);
     return 0;

@@ -208,7 +208,7 @@ static cp_frame_kind take_data(cp_frame_in *d, char *data, size_t n, size_t *at,
     if (starts) d->msg_opcode = d->opcode; /* utf8 is between characters: the last text would have failed otherwise */
     bool in_place = starts && whole && d->fin;
     if (!in_place && take) {
-        cp_buf_reserve(&d->msg, take);
+        if (!cp_buf_try_reserve(&d->msg, take)) return refuse(d, ev, CP_CLOSE_TRY_AGAIN, "no memory for the message");
         dst = d->msg.p + d->msg.n;
         d->msg.n += take;
     }

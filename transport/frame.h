@@ -31,6 +31,7 @@ enum {
     CP_CLOSE_POLICY = 1008,
     CP_CLOSE_TOO_BIG = 1009,
     CP_CLOSE_INTERNAL = 1011,
+    CP_CLOSE_TRY_AGAIN = 1013,
 };
 
 enum {

@@ -50,6 +50,7 @@ static int stdin_text(mux *m, const mux_msg *msg, cp_str *data, cp_err *err) {
     if (encoding != 3) return 0;
     cp_buf *b = &mux_shared_of(m->t)->text;
     cp_buf_reset(b, 64 * 1024);
+    if (cp_room(b, data->n, err) < 0) return -1;
     if (cp_base64_decode(b, *data) < 0) return cp_fail_field(err, "data", "data is not base64");
     *data = cp_buf_str(b);
     return 0;

@@ -252,11 +252,10 @@ static void check_full(cp_ws *ws) {
 /* Thousands of peers that each begin a large message and do not end it must not take all memory. Whoever crosses the
  * budget is sent away rather than paused: if all who are in the middle of something waited, none would ever end. */
 static void count_collected(cp_ws *ws) {
-    enum { TRY_AGAIN_LATER = 1013 };
     if (cp_charge_set(&ws->collecting, cp_frame_held(&ws->in) + ws->rest.cap, NULL) == 0) return;
     if (ws->state >= WS_CLOSING) return;
-    log_end(ws, "ws.no_memory", "too many unfinished messages", TRY_AGAIN_LATER);
-    fail_with(ws, TRY_AGAIN_LATER, CP_STR("too many unfinished messages"));
+    log_end(ws, "ws.no_memory", "too many unfinished messages", CP_CLOSE_TRY_AGAIN);
+    fail_with(ws, CP_CLOSE_TRY_AGAIN, CP_STR("too many unfinished messages"));
     cp_frame_in_fini(&ws->in);
     ws->in.over = true; /* the rest of it is not wanted */
     cp_charge_free(&ws->collecting);

@@ -99,3 +99,9 @@ void cp_budget_metrics(cp_buf *out) {
                    "Bytes that went to a file because the memory budget had no room");
     cp_buf_addf(out, "conflux_memory_spilled_bytes_total %llu\n", (unsigned long long)load(&spilled));
 }
+
+int cp_no_memory(cp_err *err, size_t n) {
+    return cp_fail(err, CP_E_LIMIT_EXCEEDED, "the system has no memory for %zu bytes at this moment", n);
+}
+
+int cp_room(cp_buf *b, size_t more, cp_err *err) { return cp_buf_try_reserve(b, more) ? 0 : cp_no_memory(err, more); }

@@ -43,6 +43,11 @@ void cp_budget_spilled(size_t n);
 /* Appends the gauges and counters as Prometheus text. */
 void cp_budget_metrics(cp_buf *out);
 
+/* The system has no memory for what a client asked for: -1 with LIMIT_EXCEEDED, as when the budget has none. */
+int cp_no_memory(cp_err *err, size_t n);
+/* Room for `more` bytes behind what b holds (cp_buf_try_reserve). 0 or cp_no_memory. */
+int cp_room(cp_buf *b, size_t more, cp_err *err);
+
 /* One holding that grows and shrinks: a body that is received, a queue. Embed in the owner, which sets kind; the bytes
  * are the holding's own. One thread at a time. */
 typedef struct cp_charge {

@@ -62,19 +62,44 @@ char *cp_str_dup(cp_str s) {
     return z;
 }
 
+char *cp_str_try_dup(cp_str s) {
+    char *z = malloc(s.n + 1);
+    if (!z) return NULL;
+    if (s.n) memcpy(z, s.p, s.n);
+    z[s.n] = '\0';
+    return z;
+}
+
 void cp_buf_free(cp_buf *b) {
     free(b->p);
     *b = (cp_buf){0};
 }
 
-void cp_buf_reserve(cp_buf *b, size_t more) {
+/* The capacity that has room for `more` bytes; 0: no number is large enough. */
+static size_t cap_for(const cp_buf *b, size_t more) {
     size_t need;
-    if (__builtin_add_overflow(b->n, more, &need)) out_of_memory(more);
-    if (need <= b->cap) return;
+    if (__builtin_add_overflow(b->n, more, &need)) return 0;
     size_t cap = b->cap ? b->cap : 256;
     while (cap < need) cap = cap < ((size_t)1 << 20) ? cap * 2 : cap + cap / 2;
+    return cap;
+}
+
+void cp_buf_reserve(cp_buf *b, size_t more) {
+    size_t cap = cap_for(b, more);
+    if (!cap) out_of_memory(more);
+    if (cap == b->cap) return;
     b->p = cp_realloc(b->p, cap);
     b->cap = cap;
+}
+
+bool cp_buf_try_reserve(cp_buf *b, size_t more) {
+    size_t cap = cap_for(b, more);
+    if (cap && cap == b->cap) return true;
+    char *p = cap ? realloc(b->p, cap) : NULL;
+    if (!p) return false;
+    b->p = p;
+    b->cap = cap;
+    return true;
 }
 
 void cp_buf_add(cp_buf *b, const void *p, size_t n) {

@@ -1,8 +1,9 @@
 #pragma once
 /* cp_str: borrowed bytes (pointer, length; need not end in NUL). cp_buf: a growable byte buffer that owns its memory.
  *
- * Memory exhaustion ends the program with a message (Linux overcommits; the sizes are bounded by the limits of
- * design.md section 10), so appends return nothing. */
+ * Without memory an append ends the program with a message, so appends return nothing: that is for what is small, or of
+ * a fixed size (Linux overcommits; the keeper starts a server that has ended again). Where a client says how much, room
+ * is made first by what may fail: cp_buf_try_reserve, or cp_room with an error (base/budget.h). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@ cp_str cp_str_trim(cp_str s); /* space, tab, CR, LF off both ends */
 bool cp_str_u64(cp_str s, uint64_t max, uint64_t *out);
 /* A NUL-terminated heap copy; owner frees. */
 char *cp_str_dup(cp_str s);
+char *cp_str_try_dup(cp_str s); /* NULL: there is no memory */
 
 /* Never NULL: ends the program when memory is exhausted. */
 void *cp_alloc(size_t n); /* zeroed */
@@ -35,8 +37,9 @@ typedef struct cp_buf {
     size_t n, cap;
 } cp_buf;
 
-void cp_buf_free(cp_buf *b);                 /* frees and zeroes */
-void cp_buf_reserve(cp_buf *b, size_t more); /* room for `more` bytes after n */
+void cp_buf_free(cp_buf *b);                     /* frees and zeroes */
+void cp_buf_reserve(cp_buf *b, size_t more);     /* room for `more` bytes after n */
+bool cp_buf_try_reserve(cp_buf *b, size_t more); /* the same; false: there is no memory, and nothing has changed */
 void cp_buf_add(cp_buf *b, const void *p, size_t n);
 void cp_buf_addz(cp_buf *b, const char *z);
 void cp_buf_addc(cp_buf *b, char c);

@@ -12,6 +12,8 @@
 #endif
 
 enum { WORST = 7, SLACK = 32, BLOCK = 4096 };
+_Static_assert(CP_ESCAPED_MAX(0) >= SLACK * WORST + WORST * BLOCK && CP_ESCAPED_MAX(1) - CP_ESCAPED_MAX(0) >= WORST,
+               "");
 
 struct entry {
     char text[7];

@@ -9,5 +9,8 @@
 
 #include "base/buf.h"
 
+/* Room for the escaped text of n bytes at level 1, whatever they are. */
+#define CP_ESCAPED_MAX(n) (7 * (n) + 32768)
+
 /* Appends; false when something was not valid UTF-8. */
 bool cp_escape(cp_buf *out, cp_str s, int level);

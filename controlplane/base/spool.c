@@ -90,6 +90,13 @@ static int write_out(cp_spool *s, cp_err *err) {
 
 bool cp_spool_fits(cp_spool *s) { return s->fd <= 0 && cp_charge_set(&s->charge, s->mem.n, NULL) == 0; }
 
+int cp_spool_room(cp_spool *s, size_t more, cp_err *err) {
+    if (cp_buf_try_reserve(&s->mem, more)) return 0;
+    if (s->fd <= 0 && (s->fd = open_file()) < 0) return file_failed(errno, err);
+    if (s->mem.n && write_out(s, err) < 0) return -1;
+    return cp_room(&s->mem, more, err);
+}
+
 int cp_spool_settle(cp_spool *s, cp_err *err) {
     if (cp_spool_fits(s)) return 0;
     if (s->fd > 0 && s->mem.n < FLUSH) return 0;

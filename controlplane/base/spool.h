@@ -20,6 +20,9 @@ void cp_spool_setup(const char *dir, uint64_t total);
  * one that another server has just made is none the worse for it. */
 unsigned cp_spool_sweep(void);
 
+/* Before a large piece is appended: room for `more` bytes in mem. Where the system has no memory, what is there goes to
+ * a file first. -1 as cp_spool_settle. */
+int cp_spool_room(cp_spool *s, size_t more, cp_err *err);
 /* Counts what has been appended; moves it to a file where memory has no room. -1: LIMIT_EXCEEDED, or what the file
  * system said (NO_SPACE, FILESYSTEM_ERROR, TOO_MANY_FILES); the spool is then only good for cp_spool_free. */
 int cp_spool_settle(cp_spool *s, cp_err *err);

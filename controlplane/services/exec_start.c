@@ -71,10 +71,10 @@ static char **copy_env(const cp_exec_spec *spec) {
 
 static char *dup_some(cp_str s) { return s.n ? cp_str_dup(s) : NULL; }
 
-static void copy_job(cp_exec *e, const cp_exec_spec *spec) {
+static int copy_job(cp_exec *e, const cp_exec_spec *spec, cp_err *err) {
     cp_exec_job *j = &e->impl->job;
     struct cp_execs *x = e->svc->execs;
-    j->command = cp_str_dup(spec->command);
+    if (!(j->command = cp_str_try_dup(spec->command))) return cp_no_memory(err, spec->command.n);
     if (spec->args) j->args = copy_args(spec);
     j->cwd = dup_some(spec->cwd);
     j->env = copy_env(spec);
@@ -91,6 +91,7 @@ static void copy_job(cp_exec *e, const cp_exec_spec *spec) {
             memcpy(j->groups, x->groups, x->ngroups * sizeof *j->groups);
         }
     }
+    return 0;
 }
 
 static size_t env_size(const cp_exec_spec *spec) {
@@ -121,7 +122,8 @@ static void new_exec_id(char out[40]) {
     snprintf(out, 40, "exec_%013lld_%s", (long long)cp_wall_ms(), tail);
 }
 
-static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
+/* NULL: there is no memory for what the client has sent. */
+static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
     char id[40];
     new_exec_id(id);
     cp_autofree char *chosen = dup_some(spec->exec_id);
@@ -139,7 +141,10 @@ static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec) {
     e->max_output = spec->max_output ? spec->max_output : (uint64_t)s->config->max_output;
     memcpy(e->fingerprint, spec->fingerprint, sizeof e->fingerprint);
     e->impl->argv_form = spec->args != NULL;
-    copy_job(e, spec);
+    if (copy_job(e, spec, err) < 0 || cp_room(&e->impl->in, spec->stdin_data.n, err) < 0) {
+        cp_exec_unref(e);
+        return NULL;
+    }
     cp_charge_force(&e->impl->job_charge, job_size(spec)); /* admit has asked */
     cp_buf_add(&e->impl->in, spec->stdin_data.p, spec->stdin_data.n);
     e->impl->in_charge.kind = CP_MEM_STDIN;
@@ -369,7 +374,7 @@ int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp
     *existing = found > 0;
     if (found < 0 || (!found && admit(s, spec, err) < 0)) return -1;
     if (!found) {
-        e = from_spec(s, spec);
+        if (!(e = from_spec(s, spec, err))) return -1;
         if (cp_exec_outputs(e, NULL, err) < 0) {
             cp_exec_unref(e);
             return -1;

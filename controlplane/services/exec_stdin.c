@@ -107,6 +107,10 @@ int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu receipts for stdin are outstanding", i->nin_acks);
     i->in_charge.kind = CP_MEM_STDIN;
     if (cp_charge_set(&i->in_charge, i->in.n + data.n, err) < 0) return -1;
+    if (cp_room(&i->in, data.n, err) < 0) {
+        cp_charge_force(&i->in_charge, i->in.n);
+        return -1;
+    }
     cp_buf_add(&i->in, data.p, data.n);
     i->in_fed += data.n;
     if (ack) add_ack(i, ack);

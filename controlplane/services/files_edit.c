@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/budget.h"
 #include "services/files_impl.h"
 
 static const char *find(cp_str text, size_t from, cp_str what) {
@@ -26,7 +27,7 @@ int64_t cp_edit_text(cp_str text, const cp_edit *e, size_t max, cp_buf *out) {
     uint64_t n = e->all ? count(text, e->old) : 1;
     uint64_t rest = text.n - n * e->old.n;
     if (rest > max || (e->with.n && n > (max - rest) / e->with.n)) return -1;
-    cp_buf_reserve(out, (size_t)(rest + n * e->with.n));
+    if (!cp_buf_try_reserve(out, (size_t)(rest + n * e->with.n))) return CP_EDIT_NO_MEMORY;
     size_t at = 0;
     for (uint64_t i = 0; i < n && hit; i++) {
         cp_buf_add(out, text.p + at, (size_t)(hit - text.p) - at);
@@ -48,7 +49,7 @@ static int read_all(const cp_where *w, struct stat *st, cp_buf *text, cp_err *er
     if (st->st_size > CP_READ_MAX) return too_large(w, err);
     for (;;) { /* a file of /proc tells no size */
         size_t step = st->st_size > 0 && text->n == 0 ? (size_t)st->st_size + 1 : 65536;
-        cp_buf_reserve(text, step);
+        if (cp_room(text, step, err) < 0) return -1;
         ssize_t n = cp_read_full(fd, text->p + text->n, step);
         if (n < 0) return cp_file_fail(err, errno, "read", w->full);
         text->n += (size_t)n;
@@ -71,6 +72,7 @@ static int edit_all(const cp_where *w, const cp_edit *edits, size_t n, cp_buf *t
         const cp_edit *e = &edits[r->edit];
         cp_autobuf cp_buf next = {0};
         int64_t got = cp_edit_text(cp_buf_str(text), e, CP_READ_MAX, &next);
+        if (got == CP_EDIT_NO_MEMORY) return cp_no_memory(err, text->n);
         if (got < 0) return too_large(w, err);
         r->matches = (uint64_t)got;
         if (got == 0 || (!e->all && got > 1)) return edit_failed(err, r);

@@ -2,7 +2,7 @@
 /* Replacing text in a file. */
 #include "services/files.h"
 
-enum { CP_EDITS_MAX = 256 };
+enum { CP_EDITS_MAX = 256, CP_EDIT_NO_MEMORY = -2 };
 
 typedef struct cp_edit {
     cp_str old; /* not empty */
@@ -17,7 +17,7 @@ typedef struct cp_edit_report {
 } cp_edit_report;
 
 /* Appends the edited text; how often `old` was there: 0 or, unless `all`, 2 (more than once), and then nothing is
- * appended. -1: the result would be larger than max. Pure. */
+ * appended. -1: the result would be larger than max; CP_EDIT_NO_MEMORY. Pure. */
 int64_t cp_edit_text(cp_str text, const cp_edit *e, size_t max, cp_buf *out);
 
 /* One after another, each on what the one before has left; all or none. Written as cp_file_write does, atomically where

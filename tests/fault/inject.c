@@ -9,7 +9,7 @@
  *
  * Memory: the linker sends the program's own malloc, calloc and realloc here (--wrap); SQLite's is reached by its
  * configuration. What cp_alloc and cp_realloc take ends the program when there is none, which is meant for what is
- * small: of theirs only those fail that are LARGE, since a client may have said how much. */
+ * small or of a fixed size: of theirs only those fail that are LARGE, since a client has said how much. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,7 +33,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { SITES = 2000, DEPTH = 24, LARGE = 64 * 1024, CONTROL_SIZE = 65536 };
+enum { SITES = 2000, DEPTH = 24, LARGE = 2 * 1024 * 1024, CONTROL_SIZE = 65536 };
 enum { OFF, FAIL, RECORD };
 
 typedef struct site {

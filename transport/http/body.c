@@ -5,6 +5,7 @@
  * rate; what a handler does between two reads does not count. */
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
@@ -88,7 +89,8 @@ static size_t behind_head(const cp_client *c) { return c->at + c->head.end; }
 bool cp_body_reserve(cp_client *c) {
     size_t whole = c->head.end + (size_t)c->body.left;
     if (grant(c, whole, NULL) < 0) return false;
-    cp_buf in = {.p = cp_realloc(NULL, whole), .cap = whole};
+    cp_buf in = {.p = malloc(whole), .cap = whole};
+    if (!in.p) return false;
     cp_buf_add(&in, c->in.p + c->at, c->in.n - c->at);
     cp_buf_free(&c->in);
     c->in = in;
@@ -117,7 +119,7 @@ static int decode_some(cp_client *c, char *out, size_t room, size_t *wrote) {
 static int collect_chunks(cp_client *c, uint64_t max, cp_err *err) {
     cp_buf *text = &c->body.text;
     size_t room = c->in.n - behind_head(c), wrote;
-    cp_buf_reserve(text, room + 1);
+    if (cp_room(text, room + 1, err) < 0) return -1;
     if (decode_some(c, text->p + text->n, room, &wrote) < 0) return malformed(c, err);
     text->n += wrote;
     if (text->n > max) return too_large(max, err);

@@ -178,8 +178,10 @@ static size_t read_room(const cp_client *c) {
     return whole > have && whole - have < room ? whole - have : room;
 }
 
+int cp_client_room(cp_client *c, cp_err *err) { return cp_room(&c->in, read_room(c), err); }
+
 int cp_client_read(cp_client *c) {
-    cp_buf_reserve(&c->in, read_room(c));
+    if (cp_client_room(c, NULL) < 0) return -1;
     size_t room = c->in.cap - c->in.n;
     if (room > BODY_STEP) room = BODY_STEP;
     ssize_t n;

@@ -143,8 +143,10 @@ bool cp_client_watch(cp_client *c, bool writes);
 /* The owner gives it back to the epoll set. False: something has come meanwhile; the caller still owns it and looks
  * again. idle_ms: how long it may rest; 0: for ever. */
 bool cp_client_rest(cp_client *c, uint64_t idle_ms);
-/* Reads what has come into c->in. 1: something; 0: nothing more for now; -1: the end or an error. */
+/* Reads what has come into c->in. 1: something; 0: nothing more for now; -1: the end, an error, or no memory. */
 int cp_client_read(cp_client *c);
+/* Room for the next read, for who can answer when there is no memory: 0, or -1 with LIMIT_EXCEEDED. */
+int cp_client_room(cp_client *c, cp_err *err);
 /* Before a rest: what it has sent and what is not used yet is held in as little memory as can be, and counted in the
  * budget. -1 with LIMIT_EXCEEDED. */
 int cp_client_hold(cp_client *c, cp_err *err);

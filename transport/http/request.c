@@ -421,13 +421,22 @@ static void linger(cp_client *c) {
     cp_client_close(c);
 }
 
+static bool refuse_to_hold(cp_client *c, const cp_err *err) {
+    c->body.ended = false; /* the rest of the request would be taken for one */
+    cp_request_refuse_raw(c, err, true);
+    return false;
+}
+
 /* What many clients hold while they rest is bounded by the memory budget. False: there is no room for it. */
 static bool afford(cp_client *c) {
     cp_err err;
-    if (cp_client_hold(c, &err) == 0) return true;
-    c->body.ended = false; /* the rest of the request would be taken for one */
-    cp_request_refuse_raw(c, &err, true);
-    return false;
+    return cp_client_hold(c, &err) == 0 || refuse_to_hold(c, &err);
+}
+
+/* The same for what is read next. */
+static bool make_room(cp_client *c) {
+    cp_err err;
+    return cp_client_room(c, &err) == 0 || refuse_to_hold(c, &err);
 }
 
 /* 1: the head was fed; 0: more has to come; -1: the client is nobody's business any more. */
@@ -481,6 +490,7 @@ bool cp_request_advance(cp_crewman *w, cp_client *c) {
             continue;
         }
         take_spare(w, c);
+        if (!make_room(c)) return false;
         if (cp_client_read(c) < 0) {
             cp_client_close(c);
             return false;
