@@ -62,8 +62,9 @@ static void cut_slowest(cp_side *side) {
     uint64_t now = cp_now_ms();
     job *slowest = NULL;
     for (job *j = side->jobs; j; j = j->next) {
+        if (!j->runs || j->cut) continue;
         uint64_t since = atomic_load(&j->stream.waits_since);
-        if (j->runs && !j->cut && since && now - since >= SLOW_MS && longer(j, slowest)) slowest = j;
+        if (since && now - since >= SLOW_MS && longer(j, slowest)) slowest = j;
     }
     if (!slowest) return;
     slowest->cut = true;
@@ -135,11 +136,11 @@ static void serve(cp_work *w) {
     cp_client *c = j->client;
     cp_result res = {0};
     uint64_t began = cp_now_us();
-    job_runs(j);
     if (j->req->raw) {
         cp_body_stream_init(&j->stream, c);
         j->req->raw = &j->stream.reader;
     }
+    job_runs(j); /* from here on the loop looks at the stream */
     cp_router_call(router, &j->match, j->req, &res);
     cp_router_count(router, j->match.index, res.status, cp_now_us() - began);
     job_remove(j);
