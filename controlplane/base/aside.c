@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MARK ".damaged-"
 
@@ -82,15 +83,19 @@ int cp_move_aside(const char *path, const char *const suffixes[], char **moved) 
 
 /* ---- folders ---- */
 
-static bool is_folder(const char *path) {
+/* One of ours that somebody has closed to us is opened again; where that fails its use will say so. */
+static bool is_folder(const char *path, mode_t mode) {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) return false;
+    if (mode && (st.st_mode & mode & S_IRWXU) != (mode & S_IRWXU) && st.st_uid == geteuid())
+        (void)chmod(path, (st.st_mode & 07777) | (mode & S_IRWXU));
+    return true;
 }
 
 static int make_one(const char *path, mode_t mode) {
     if (mkdir(path, mode) == 0) return 1;
     if (errno != EEXIST) return -1;
-    if (is_folder(path)) return 0;
+    if (is_folder(path, mode)) return 0;
     cp_autofree char *moved = NULL;
     if (cp_move_aside(path, NULL, &moved) < 0) return -1;
     cp_log(CP_LOG_ERROR, "state.aside", "something else stood in the place of a folder; it was moved aside",
@@ -100,14 +105,15 @@ static int make_one(const char *path, mode_t mode) {
 
 int cp_folder_make(const char *path, mode_t mode) {
     int made = make_one(path, mode);
-    if (made >= 0 || (errno != ENOENT && errno != ENOTDIR)) return made;
+    if (made >= 0 || (errno != ENOENT && errno != ENOTDIR && errno != EACCES)) return made;
     cp_autofree char *copy = cp_str_dup(cp_str_of(path));
     char *last = strrchr(copy, '/');
     for (char *p = copy + 1; p <= last; p++) { /* what is above is not ours: a file there stays */
         if (*p != '/') continue;
         *p = '\0';
         bool ours = p == last;
-        if (ours ? make_one(copy, 0700) < 0 : mkdir(copy, 0755) < 0 && errno != EEXIST && !is_folder(copy)) return -1;
+        if (ours ? make_one(copy, 0700) < 0 : mkdir(copy, 0755) < 0 && errno != EEXIST && !is_folder(copy, 0))
+            return -1;
         *p = '/';
     }
     return make_one(path, mode);

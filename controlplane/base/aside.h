@@ -7,8 +7,8 @@
 
 enum { CP_ASIDE_KEPT = 3 }; /* so many generations of a name are kept */
 
-/* The folder at an absolute path, with all above it that is missing (0755). Something else in its place is moved aside.
- * 1: it has been made; 0: it was there. */
+/* The folder at an absolute path, with all above it that is missing (0755). Something else in its place is moved aside;
+ * one that lacks our own rights of the mode gets them. 1: it has been made; 0: it was there. */
 int cp_folder_make(const char *path, mode_t mode);
 
 /* Renames path, and what is named path plus one of the suffixes (NULL-terminated, or NULL), to

@@ -1,6 +1,7 @@
 #include "base/spool.h"
 
 #include "base/act.h"
+#include "base/aside.h"
 #include "base/fd.h"
 
 #include <dirent.h>
@@ -38,6 +39,8 @@ static int file_failed(int sys, cp_err *err) {
 static int open_file(void) {
     cp_as_self;
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES) && cp_folder_make(folder, 0700) >= 0)
+        fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
     char path[4096];
     if (snprintf(path, sizeof path, "%s/" NAMED "XXXXXX", folder) >= (int)sizeof path) return errno = ENAMETOOLONG, -1;

@@ -58,13 +58,20 @@ int cp_db_exec(cp_db *db, const char *sql, cp_err *err) {
  * the files beside it the same mode. Made before SQLite opens it, and never opened twice: closing it would drop the
  * locks that this process has on it. */
 static void keep_private(const char *path) {
+    struct stat st;
+    cp_autobuf cp_buf wal = {0};
+    cp_buf_addf(&wal, "%s-wal", path); /* left behind by a version that gave it another mode, or closed to us */
     cp_autofd int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) (void)chmod(path, 0600); /* what this cannot do, the opening will say */
+    if (lstat(cp_buf_z(&wal), &st) == 0 && S_ISREG(st.st_mode)) (void)chmod(cp_buf_z(&wal), 0600);
 }
 
 /* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.
- */
-static const char settings[] = "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
+ *
+ * EXCLUSIVE: the index of the -wal lies in our memory, not in a file (-shm) that SQLite maps: whoever cut that short
+ * would end the server with SIGBUS. Nobody else opens the database: a server is started when the one before it has
+ * ended. It must come first: the mode is chosen when the -wal is opened. */
+static const char settings[] = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
                                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
                                "PRAGMA cache_size=-512; PRAGMA wal_autocheckpoint=256;"
                                "PRAGMA journal_size_limit=1048576;";

@@ -79,9 +79,17 @@ static int prepare_all(cp_db *db, cp_err *err) {
     return cp_store_first_event(db, &first, err);
 }
 
+/* Of a server that still had one. Nobody has it open: the database is locked by us alone. */
+static void remove_shm(const char *path) {
+    cp_autobuf cp_buf name = {0};
+    part_name(&name, path, 2);
+    (void)unlink(cp_buf_z(&name)); /* it is not looked at */
+}
+
 static int begin(cp_db *db, const char *path, cp_err *err) {
     if (!only_files(path)) return damaged("something else stands in the place of its files", err);
     if (cp_db_open(db, path, err) < 0 || cp_db_migrate(db, err) < 0) return -1;
+    remove_shm(path);
     return check(db, err) < 0 || prepare_all(db, err) < 0 ? -1 : 0;
 }
 

@@ -299,15 +299,20 @@ uint64_t cp_output_end(const cp_output *o) { return o->stored; }
 bool cp_output_ended(const cp_output *o) { return o->ended; }
 bool cp_output_truncated(const cp_output *o) { return o->discarded > 0; }
 
+static void lose(cp_output *o, uint64_t before, const char *why) {
+    if (before <= o->first) return;
+    cp_log(CP_LOG_ERROR, "output.lost", "what a log had stored cannot be read any more; it counts as dropped",
+           CP_KVZ("path", o->path), CP_KVZ("errno", why), CP_KVI("bytes", (int64_t)(before - o->first)));
+    cp_metric_add(CP_M_LOGS_LOST, 1);
+    o->first = o->reading = before;
+    cp_output_grown(o);
+}
+
+void cp_output_lose_before(cp_output *o, uint64_t before) { lose(o, before, "EOF"); }
+
 /* Its file is gone or cannot be read, while more is still to come. Of a log that has ended every reader is told. */
 void cp_output_lose(cp_output *o, int sys) {
-    if (o->ended || o->job.running) return;
-    cp_log(CP_LOG_ERROR, "output.lost", "what a log had stored cannot be read any more; it counts as dropped",
-           CP_KVZ("path", o->path), CP_KVZ("errno", sys ? cp_errno_name(sys) : "EOF"),
-           CP_KVI("bytes", (int64_t)(o->stored - o->first)));
-    cp_metric_add(CP_M_LOGS_LOST, 1);
-    o->first = o->reading = o->stored;
-    cp_output_grown(o);
+    if (!o->ended && !o->job.running) lose(o, o->stored, sys ? cp_errno_name(sys) : "EOF");
 }
 
 void cp_output_rest(cp_output *o) {

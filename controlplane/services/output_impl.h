@@ -29,6 +29,7 @@ struct out_job {
     size_t moved;                  /* out */
     bool eof, drained;             /* out: no writer left; the pipe was empty */
     bool punch_failed;             /* out */
+    bool cut;                      /* out: the file was shorter than what had been stored */
     bool again;                    /* in: the log took nothing before; it begins anew where these bytes go */
     int file;                      /* out, when open_file */
     int sys;                       /* out: errno of a failed open or write: the disk takes no more */
@@ -73,8 +74,9 @@ struct cp_output {
     struct out_job job;
 };
 
-void cp_output_kick(cp_output *o);   /* continues to drain where that is possible now */
-void cp_output_grown(cp_output *o);  /* there is news for the cursors */
+void cp_output_kick(cp_output *o);                         /* continues to drain where that is possible now */
+void cp_output_grown(cp_output *o);                        /* there is news for the cursors */
+void cp_output_lose_before(cp_output *o, uint64_t before); /* what was stored before cannot be read any more */
 void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
 void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and reading go on in a moment */
 int cp_output_create(const cp_output *o, int flags); /* opens the file, which it makes; fd or -1 */

@@ -204,15 +204,16 @@ static void read_into_memory(cp_output *o) {
 /* The folder is made again where somebody has removed it. */
 int cp_output_create(const cp_output *o, int flags) {
     int fd = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-    if (fd >= 0 || (errno != ENOENT && errno != ENOTDIR)) return fd;
+    if (fd >= 0 || (errno != ENOENT && errno != ENOTDIR && errno != EACCES)) return fd;
     int sys = errno;
     cp_autofree char *folder = cp_str_dup(cp_str_of(o->path));
     char *slash = strrchr(folder, '/');
     if (!slash) return -1;
     *slash = '\0';
     if (cp_folder_make(folder, 0700) < 0) return -1;
-    cp_log(CP_LOG_ERROR, "output.folder", "the folder of the logs was gone; it was made again", CP_KVZ("path", folder),
-           CP_KVZ("errno", cp_errno_name(sys)));
+    cp_metric_add(CP_M_STATE_MENDED, 1);
+    cp_log(CP_LOG_ERROR, "output.folder", "the folder of the logs was gone or closed; it was made again",
+           CP_KVZ("path", folder), CP_KVZ("errno", cp_errno_name(sys)));
     return open(o->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
 }
 
@@ -256,6 +257,14 @@ static void job_forget(const struct out_job *j) {
     (void)fchmod(j->file, S_IRUSR | S_IWUSR);
 }
 
+/* Somebody has cut the file short: what is written now would stand behind zeros that nobody has written. The hole shows
+ * where it begins, after a restart too. */
+static void job_look(struct out_job *j) {
+    struct stat st;
+    j->cut = fstat(j->file, &st) == 0 && (uint64_t)st.st_size < j->at;
+    if (j->cut) (void)fallocate(j->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(j->at / 4096 * 4096));
+}
+
 static void job_run(cp_work *w) {
     struct out_job *j = CP_CONTAINER(w, struct out_job, work);
     cp_output *o = CP_CONTAINER(j, cp_output, job);
@@ -265,6 +274,7 @@ static void job_run(cp_work *w) {
     if (!j->sys && j->punch_to > j->punch_from)
         j->punch_failed = fallocate(j->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)j->punch_from,
                                     (off_t)(j->punch_to - j->punch_from)) < 0;
+    if (!j->sys && !j->again && !j->spill) job_look(j);
     if (!j->sys) job_splice(o, j);
 }
 
@@ -326,6 +336,7 @@ static void job_done(cp_work *w) {
     }
     harvest_file(o, j);
     harvest_hole(o, j);
+    if (j->cut) cp_output_lose_before(o, j->at);
     if (j->again && j->moved) store_again(o, j);
     if (j->moved) {
         o->stored += j->moved;

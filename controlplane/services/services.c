@@ -1,6 +1,7 @@
 #include "services/services.h"
 
 #include "base/act.h"
+#include "base/aside.h"
 #include "base/log.h"
 #include "services/events.h"
 #include "services/exec_core.h"
@@ -70,8 +71,9 @@ static int open_execs(cp_services *s, cp_err *err) {
     x->bash = find_bash(s->base_env);
     cp_autobuf cp_buf dir = {0};
     cp_buf_addf(&dir, "%s/logs", s->state_dir);
-    if (mkdir(cp_buf_z(&dir), 0700) < 0 && errno != EEXIST)
-        return cp_fail_sys(err, CP_E_FILESYSTEM_ERROR, errno, "state folder %s", cp_buf_z(&dir));
+    if (cp_folder_make(cp_buf_z(&dir), 0700) < 0) /* the first log that needs it tries again */
+        cp_log(CP_LOG_ERROR, "output.folder", "the folder of the logs cannot be made", CP_KVZ("path", cp_buf_z(&dir)),
+               CP_KVZ("errno", cp_errno_name(errno)));
     if (resolve_child_user(s, err) < 0) return -1;
     cp_exec_age_start(s);
     return cp_exec_restore(s, err);

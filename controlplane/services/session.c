@@ -251,7 +251,9 @@ static void later(cp_deferred *d) {
     cp_session_done *created = cp_take(s->on_created);
     bool failed = s->create_err.code != CP_OK;
     if (created) created(s->created_arg, failed ? &s->create_err : NULL, s->id);
-    if (created && failed && s->listed && idle_dead(s)) discard(s);
+    if (!created || !failed || !s->listed) return;
+    if (idle_dead(s)) discard(s);
+    else (void)cp_session_delete(s->svc, cp_str_of(s->id), false, NULL, NULL, NULL);
 }
 
 void session_created(struct cp_session *s, const cp_err *err) {
@@ -394,7 +396,7 @@ static char **env_of_pid(pid_t pid) {
     return env;
 }
 
-/* Of no use: its folder is gone, or it has ended. The keeper need not hold it any longer. */
+/* Of no use: it has ended. The keeper need not hold it any longer. */
 static void give_up(cp_services *svc, const cp_held *h) {
     cp_child gone = {0};
     cp_proc shell = {.pid = h->pid, .start_time = h->start_time};
@@ -417,7 +419,7 @@ static bool revive(struct cp_session *s, const cp_held *h, cp_err *err) {
     s->env = env_of_pid(h->pid);
     cp_charge_force(&s->env_charge, size_of_env(s->env)); /* it is there already */
     session_set_cwd(s, s->start_cwd);
-    if (session_folder_open(s, true, err) < 0) return false;
+    if (session_folder_open(s, true, err) < 0 && cp_no_fd(err->sys)) return false;
     list(s);
     s->pair_next = (unsigned)cp_wall_ms(); /* beyond what former servers have given */
     session_folder_drain(s);
@@ -446,6 +448,7 @@ static int restore(cp_services *svc, struct session_held *held, cp_err *err) {
     s->status = h->fds[1];
     s->depot = h->fds[2];
     s->held = held;
+    (void)session_inherit_reports(s, held);
     bool revived = id && revive(s, h, &why);
     s->held = NULL;
     if (revived) {
@@ -482,13 +485,13 @@ static bool is_ours(const char *folder) {
     return lstat(folder, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
 }
 
-static int open_base(cp_services *svc, cp_err *err) {
+static void open_base(cp_services *svc) {
     struct cp_sessions *t = svc->sessions;
+    cp_err err;
     t->base = base_path(svc, t->set_user);
-    if (mkdir(t->base, t->set_user ? 0711 : 0700) < 0 && errno != EEXIST)
-        return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "%s", t->base);
-    if (!is_ours(t->base)) return cp_fail(err, CP_E_INTERNAL_ERROR, "%s is not a folder of ours", t->base);
-    return 0;
+    if (session_base_make(t, &err) < 0)
+        cp_log(CP_LOG_ERROR, "session.folder", "sessions cannot be created until this is put right",
+               CP_KVZ("error", err.msg));
 }
 
 static bool token_in_use(const struct cp_sessions *t, const char *token) {
@@ -568,7 +571,7 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
     t->groups = svc->execs->groups;
     t->ngroups = svc->execs->ngroups;
     t->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
-    if (open_base(svc, err) < 0) return -1;
+    open_base(svc);
     int r = 0;
     while (t->held) {
         struct session_held *held = t->held;

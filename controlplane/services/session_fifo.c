@@ -1,5 +1,4 @@
-/* The private folder of a session (its record is in memory, or the file `c`): the FIFO `s` for reports, and FIFO pairs
- * for the output.
+/* The FIFO pairs of a session's commands, by name in its folder (session_folder.c).
  *
  * FIFOs by name, not inherited descriptors: what the shell holds open its children would inherit, and a command could
  * read another's channel. A FIFO needs a reader before the shell opens it for writing, and shows its end to that reader
@@ -16,80 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static int to_owner(struct cp_session *s, const char *name) {
-    struct cp_sessions *t = s->svc->sessions;
-    return t->set_user ? fchownat(s->dir, name, t->uid, t->gid, AT_SYMLINK_NOFOLLOW) : 0;
-}
-
-static int folder_fail(struct cp_session *s, cp_err *err) {
-    int sys = errno;
-    cp_code code = sys == ENOSPC || sys == EDQUOT   ? CP_E_NO_SPACE
-                   : sys == EMFILE || sys == ENFILE ? CP_E_TOO_MANY_FILES
-                                                    : CP_E_INTERNAL_ERROR;
-    return cp_fail_sys(err, code, sys, "the folder of session %s", s->id);
-}
-
-int session_fifo(struct cp_session *s, const char *name, int flags, cp_err *err) {
-    int fd = openat(s->dir, name, flags | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 || errno != ENOENT) return fd >= 0 ? fd : folder_fail(s, err);
-    if ((mkfifoat(s->dir, name, 0600) < 0 && errno != EEXIST) || to_owner(s, name) < 0) return folder_fail(s, err);
-    fd = openat(s->dir, name, flags | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    return fd >= 0 ? fd : folder_fail(s, err);
-}
-
-#define RECORDS "/dev/shm"
-
-static void record_name(char out[32], const char *token) { snprintf(out, 32, "conflux-record-%.12s", token); }
-
-/* The record holds the environment of commands, which is never written to the state folder: it lies in memory, by a
- * name, because the shell may read it when the server that has written it is dead. Another user's shell has its whole
- * folder there (open_base). Where there is no such place it is the file c in the folder. */
-static int record_open(struct cp_session *s) {
-    struct stat st;
-    cp_autobuf cp_buf path = {0};
-    record_name(s->record_name, s->token);
-    cp_buf_addf(&path, RECORDS "/%s", s->record_name);
-    if (!s->svc->sessions->set_user) s->record = open(cp_buf_z(&path), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (s->record >= 0 && fstat(s->record, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
-        s->record_dir = RECORDS;
-        s->record_size = (size_t)st.st_size; /* a former server's */
-        return 0;
-    }
-    cp_close(&s->record);
-    s->record = openat(s->dir, "c", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    return s->record < 0 ? -1 : to_owner(s, "c");
-}
-
-int session_folder_open(struct cp_session *s, bool existing, cp_err *err) {
-    cp_autobuf cp_buf path = {0};
-    cp_buf_addf(&path, "%s/%s", s->svc->sessions->base, s->token);
-    s->path = cp_str_dup(cp_buf_str(&path));
-    if (!existing && mkdir(s->path, 0700) < 0) return folder_fail(s, err);
-    s->dir = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (s->dir < 0 || to_owner(s, ".") < 0) return folder_fail(s, err);
-    if (record_open(s) < 0) return folder_fail(s, err);
-    if (s->status < 0) s->status = session_fifo(s, "s", O_RDWR, err);
-    return s->status < 0 ? -1 : 0;
-}
-
-/* The record first: its name is known from the folder only. */
-void session_folder_remove(const char *path) {
-    const char *token = strrchr(path, '/');
-    char name[32];
-    cp_autobuf cp_buf record = {0};
-    record_name(name, token ? token + 1 : path);
-    cp_buf_addf(&record, RECORDS "/%s", name);
-    (void)unlink(cp_buf_z(&record));
-    DIR *d = opendir(path);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(d), e->d_name, 0);
-    closedir(d);
-    rmdir(path);
-}
 
 /* An output that goes on from the former server has this FIFO: nobody else may take bytes out of it. */
 static bool is_read(int fd) {
@@ -163,26 +91,46 @@ void session_pair_free(struct session_pair *p) {
     free(p);
 }
 
-void session_folder_close(struct cp_session *s, bool remove) {
-    while (s->pairs) {
-        struct session_pair *p = s->pairs;
-        s->pairs = p->next;
-        session_pair_free(p);
-    }
-    session_stale_close(s);
-    cp_close(&s->record);
-    cp_close(&s->status);
-    cp_close(&s->dir);
-    if (remove && s->path) session_folder_remove(s->path);
-}
-
 void session_pair_drop(struct cp_session *s, struct session_pair *p) {
     for (const char *kind = "oeig"; *kind; kind++) {
         char name[16];
         snprintf(name, sizeof name, "%c%u", *kind, p->n);
-        unlinkat(s->dir, name, 0);
+        (void)unlinkat(s->dir, name, 0); /* what stays goes with the folder */
     }
     session_pair_free(p);
+}
+
+typedef enum { IN_PLACE, MISSING, STRANGE } fifo_place;
+
+static fifo_place place_of(const struct cp_session *s, char kind, unsigned n, int fd) {
+    char name[16];
+    struct stat there, ours;
+    snprintf(name, sizeof name, "%c%u", kind, n);
+    if (fstatat(s->dir, name, &there, AT_SYMLINK_NOFOLLOW) < 0) return MISSING;
+    bool same = fstat(fd, &ours) == 0 && there.st_ino == ours.st_ino && there.st_dev == ours.st_dev;
+    return same ? IN_PLACE : STRANGE;
+}
+
+static bool has_written(const struct session_job *j, int k) {
+    int unread = 0;
+    if (j->exec && cp_output_total(j->exec->out[k])) return true;
+    return ioctl(j->pair->probe[k], FIONREAD, &unread) == 0 && unread > 0;
+}
+
+/* A shell that does not find a FIFO of its output makes a file of that name, or, where the folder is gone, leaves the
+ * command out, with status 1. One that has opened it before needs no name. */
+bool session_pair_missed(struct cp_session *s, const struct session_job *j, int status) {
+    bool missing = false;
+    for (int k = 0; k < 2; k++) {
+        fifo_place at = j->pair->probe[k] < 0 ? IN_PLACE : place_of(s, "oe"[k], j -> pair -> n, j -> pair -> probe[k]);
+        if (at == STRANGE) return true;
+        missing |= at == MISSING;
+    }
+    return missing && status && !has_written(j, 0) && !has_written(j, 1);
+}
+
+bool session_input_lost(struct cp_session *s, const struct session_job *j) {
+    return place_of(s, 'i', j->pair->n, j->in_keep) != IN_PLACE;
 }
 
 static bool hung_up(const struct session_pair *p) {
@@ -236,7 +184,7 @@ static int pair_open(struct cp_session *s, struct session_job *j, int k, cp_err 
     j->keep[k] = session_fifo(s, name, O_WRONLY, err);
     if (j->keep[k] < 0) return -1;
     j->pair->probe[k] = fcntl(j->read_end[k], F_DUPFD_CLOEXEC, 0);
-    return j->pair->probe[k] < 0 ? folder_fail(s, err) : 0;
+    return j->pair->probe[k] < 0 ? session_folder_fail(s, err) : 0;
 }
 
 int session_pair_take(struct cp_session *s, struct session_job *j, cp_err *err) {

@@ -35,9 +35,10 @@ struct session_pair {
 /* A foreground command that the next server can go on with (session_depot.c). */
 enum { SESSION_DEPOSIT_FDS = 6, SESSION_DEPOT_MAX = 8, SESSION_DEPOSIT_ID = 132 };
 enum { SESSION_IN_READ = 1 << 4, SESSION_IN_KEEP = 1 << 5 }; /* by their place */
+enum { SESSION_REPORTS = -2 }; /* as status: no command, but the report FIFO that came in the place of the held one */
 struct session_deposit {
     uint64_t seq, begin_ticks;
-    int32_t last_pid, status; /* status: as reported; -1: it is at work */
+    int32_t last_pid, status; /* status: as reported; -1: it is at work; SESSION_REPORTS */
     uint32_t pair;
     uint16_t temp_cwd, interruptible;
     char id[SESSION_DEPOSIT_ID];  /* of the execution */
@@ -70,6 +71,7 @@ struct session_job {
     bool inherited;         /* begun by a former server */
     bool has_pid, answered; /* background: "p" and "d" have come */
     bool failed;            /* background: exec.c has been told */
+    bool unsure;            /* the folder was not whole in this turn: what was reported may be lost */
     uint64_t answered_ms;
     uint64_t begin_ticks; /* what started before, by start time and then pid, is not this command's */
     pid_t last_pid;
@@ -104,6 +106,7 @@ struct cp_session {
     /* the folder */
     char *path;
     int dir, record, status;
+    uint64_t reports_seq; /* of the report FIFO in the depot; 0: the held one is used */
     size_t record_size;
     const char *record_dir; /* where the shell finds it; NULL: it is c in the folder */
     char record_name[32];
@@ -189,16 +192,27 @@ void session_set_cwd(struct cp_session *s, const char *cwd);
 void session_created(struct cp_session *s, const cp_err *err); /* tells on_created, deferred */
 void session_gone(struct cp_session *s);                       /* a deleted one whose shell has ended: done, free */
 
-/* session_fifo.c */
+/* session_folder.c */
+int session_base_make(struct cp_sessions *t, cp_err *err); /* the folder of the folders, where it is not there */
 int session_folder_open(struct cp_session *s, bool existing, cp_err *err);
+/* What the shell goes by is there under its name. 1: something was not, and has been made (again); 0; -1: it cannot. */
+int session_folder_mend(struct cp_session *s, cp_err *err);
+int session_folder_fail(struct cp_session *s, cp_err *err); /* -1, by errno */
 void session_folder_close(struct cp_session *s, bool remove);
 void session_folder_remove(const char *path);
+void session_name_clear(struct cp_session *s, const char *name);
+int session_fifo(struct cp_session *s, const char *name, int flags,
+                 cp_err *err); /* makes it if needed, opens; fd or -1 */
+
+/* session_fifo.c */
 void session_folder_drain(struct cp_session *s); /* of a former server */
 void session_folder_drained(struct cp_session *s);
 void session_stale_close(struct cp_session *s);
-int session_fifo(struct cp_session *s, const char *name, int flags,
-                 cp_err *err); /* makes it if needed, opens; fd or -1 */
 int session_pair_take(struct cp_session *s, struct session_job *j, cp_err *err);
+/* Did all that was written go elsewhere, or was the command, which ended with this status, perhaps not even begun? */
+bool session_pair_missed(struct cp_session *s, const struct session_job *j, int status);
+bool session_input_lost(struct cp_session *s,
+                        const struct session_job *j);                 /* nobody can open it by its name any more */
 void session_pair_drop(struct cp_session *s, struct session_pair *p); /* unlinks: nobody else will open it */
 void session_pair_free(struct session_pair *p); /* the names stay: the shell may be about to open them */
 int session_stdin_open(struct cp_session *s, struct session_job *j, cp_err *err);
@@ -219,6 +233,8 @@ void session_deposit_close(struct session_deposit *d);
 /* session_inherit.c */
 void session_deposit(struct cp_session *s, struct session_job *j);
 void session_deposit_status(struct cp_session *s, struct session_job *j, int status);
+void session_deposit_reports(struct cp_session *s);                            /* when they have moved */
+bool session_inherit_reports(struct cp_session *s, struct session_held *held); /* they had moved */
 void session_inherit(struct cp_session *s, struct session_held *held); /* goes on with what the former server left */
 
 /* session_shell.c */
@@ -229,7 +245,9 @@ void session_kill_all(struct cp_session *s); /* all that its shells, also former
 void session_shell_forget(struct cp_session *s);
 int session_type(struct cp_session *s, cp_str text);
 int session_record(struct cp_session *s, cp_str text, cp_err *err);
+void session_reports_move(struct cp_session *s, int fd); /* takes fd: where they come from now */
 bool session_exports_open(struct cp_session *s);
+void session_exports_close(struct cp_session *s);
 void session_exports_refresh(struct cp_session *s); /* asks for them when the shell stays idle */
 /* The command at turn is being killed: the shell leaves it when what it waits for has ended, or is replaced at once. */
 void session_interrupt(struct cp_session *s, bool interruptible);
@@ -252,7 +270,8 @@ cp_mark session_mark_of(const struct session_job *j);
 void session_job_push(struct cp_session *s, struct session_job *j, bool front);
 void session_turn_over(struct cp_session *s);
 void session_release(struct session_job *j, unsigned which); /* of the command at turn, from the depot */
-void session_unanswered(struct cp_session *s);               /* what a former server began will not be reported */
+void session_unanswered(struct cp_session *s);               /* what is at turn will not be reported */
+void session_unsure(struct cp_session *s);                   /* the folder was not whole while it was at turn */
 void session_no_pid(struct cp_session *s); /* the background command at turn will not report its pid */
 
 /* session_backend.c */

@@ -1,6 +1,7 @@
 /* The foreground command of a session across a restart: left in the depot by one server, gone on with by the next. */
 #include "services/session_impl.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "services/exec_core.h"
 
@@ -17,7 +18,8 @@ static void purge(struct cp_session *s) {
     size_t n = session_depot_list(s->depot, v);
     for (size_t i = 0; i < n; i++) {
         const cp_exec *e = cp_exec_find(s->svc, cp_str_of(v[i].id));
-        if (!e || e->impl->recorded || !e->durable) session_depot_drop(s->depot, &v[i]);
+        bool reports = v[i].status == SESSION_REPORTS;
+        if (!reports && (!e || e->impl->recorded || !e->durable)) session_depot_drop(s->depot, &v[i]);
         session_deposit_close(&v[i]);
     }
 }
@@ -53,6 +55,35 @@ void session_deposit_status(struct cp_session *s, struct session_job *j, int sta
     (void)session_depot_put(s->depot, &d);
     (void)session_depot_drop(s->depot, &begun);
 }
+
+/* ---- where reports come from ---- */
+
+/* Beyond the numbers of commands, later ones higher. Without it the next server makes another FIFO: what this one has
+ * not read by then is lost, as is said to who waits for it. */
+void session_deposit_reports(struct cp_session *s) {
+    struct session_deposit was = {.seq = s->reports_seq, .status = SESSION_REPORTS},
+                           d = {.seq = cp_now_us() | (uint64_t)1 << 63, .status = SESSION_REPORTS, .pair = UINT32_MAX};
+    for (int i = 0; i < SESSION_DEPOSIT_FDS; i++) d.fds[i] = -1;
+    d.fds[0] = s->status;
+    if (s->depot < 0) return;
+    bool put = s->shell != SHELL_NONE && session_depot_put(s->depot, &d);
+    if (was.seq) (void)session_depot_drop(s->depot, &was);
+    s->reports_seq = put ? d.seq : 0;
+}
+
+bool session_inherit_reports(struct cp_session *s, struct session_held *held) {
+    struct session_deposit *newest = NULL;
+    for (size_t i = 0; i < held->n; i++)
+        if (held->v[i].status == SESSION_REPORTS && held->v[i].fds[0] >= 0 && (!newest || held->v[i].seq > newest->seq))
+            newest = &held->v[i];
+    if (!newest) return false;
+    cp_close(&s->status);
+    s->status = cp_take_fd(&newest->fds[0]);
+    s->reports_seq = newest->seq;
+    return true;
+}
+
+/* ---- by the next server ---- */
 
 static const struct session_deposit *end_of(const struct session_held *held, uint64_t seq) {
     for (size_t i = 0; i < held->n; i++)
@@ -97,6 +128,7 @@ static void inherit_job(struct cp_session *s, cp_exec *e, struct session_deposit
 void session_inherit(struct cp_session *s, struct session_held *held) {
     for (size_t i = 0; i < held->n; i++) {
         struct session_deposit *d = &held->v[i];
+        if (d->status == SESSION_REPORTS) continue;
         cp_exec *e = cp_exec_find(s->svc, cp_str_of(d->id));
         if (!e && s->svc->registry && cp_registry_lost(s->svc->registry))
             e = cp_exec_adopt_foreground(s->svc, d->id, s->id);

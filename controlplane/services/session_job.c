@@ -178,6 +178,7 @@ cp_mark session_mark_of(const struct session_job *j) { return (cp_mark){.spawn =
 
 static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     cp_autobuf cp_buf text = {0};
+    if (session_folder_mend(s, err) < 0) return -1;
     if (j->kind == JOB_SYNC || j->kind == JOB_EXPORTS) return begin_internal(s, j, err);
     /* It was admitted before the sessions that came with it had started their shells. */
     if (cp_nofile_room(CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
@@ -252,6 +253,7 @@ void session_pump(struct cp_session *s) {
         give_back(s, j);
         session_job_push(s, j, true);
     } else { /* the next one may fail too, and so may all of ten thousand: each in a round of the loop */
+        if (j->kind == JOB_SYNC) session_created(s, &err);
         job_fail(j, &err);
         end_turn(s);
         cp_loop_defer(s->svc->loop, &s->more, next_turn_fn);
@@ -273,6 +275,10 @@ static void update_cwd(struct cp_session *s) {
 }
 
 static void foreground_done(struct cp_session *s, struct session_job *j, int status) {
+    if (session_pair_missed(s, j, status)) {
+        session_unanswered(s);
+        return;
+    }
     s->last_status = status;
     session_exports_refresh(s);
     if (!j->temp_cwd) update_cwd(s);
@@ -297,13 +303,36 @@ void session_no_pid(struct cp_session *s) {
     session_job_settle(s->current);
 }
 
-/* Its report was read by a server that died before it could tell, or it had not been typed yet. */
+/* Its report was read by a server that died before it could tell, or it had not been typed yet; or the report, or what
+ * it wrote, had no place to go to. */
 void session_unanswered(struct cp_session *s) {
     struct session_job *j = s->current;
+    cp_err err;
+    if (j->kind == JOB_BACKGROUND) { /* its subshell has told of itself, or never will */
+        j->answered = true;
+        j->answered_ms = cp_now_ms();
+        session_job_settle(j);
+        return;
+    }
+    cp_fail(&err, CP_E_FILESYSTEM_ERROR, "the folder of session %s was removed", s->id);
+    if (j->kind == JOB_SYNC) session_created(s, &err);
     cp_close(&j->keep[0]);
     cp_close(&j->keep[1]);
     if (j->exec) cp_exec_force_end(j->exec);
     session_turn_over(s);
+}
+
+static void input_opened(struct session_job *j) {
+    cp_close(&j->in_read);
+    session_release(j, SESSION_IN_READ); /* the next server will not hear of it */
+    if (j->exec && j->kind == JOB_FOREGROUND && j->in_keep >= 0) cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
+}
+
+/* Who has not opened its input by now cannot any more; who has may have said so to nobody. */
+void session_unsure(struct cp_session *s) {
+    struct session_job *j = s->current;
+    j->unsure = true;
+    if (j->kind == JOB_FOREGROUND && j->in_keep >= 0 && session_input_lost(s, j)) input_opened(j);
 }
 
 static void child_exit(cp_child *c, const cp_exit *x) {
@@ -404,12 +433,7 @@ void session_report(struct cp_session *s, const cp_report *r) {
     case 'p':
         if (j->kind == JOB_BACKGROUND) background_pid(s, j, (pid_t)r->value);
         return;
-    case 'i':
-        cp_close(&j->in_read);
-        session_release(j, SESSION_IN_READ); /* the next server will not hear of it */
-        if (j->exec && j->kind == JOB_FOREGROUND && j->in_keep >= 0)
-            cp_exec_attach_stdin(j->exec, cp_take_fd(&j->in_keep));
-        return;
+    case 'i': input_opened(j); return;
     }
 }
 

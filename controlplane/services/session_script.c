@@ -281,7 +281,7 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
                 "\n\\builtin read -rt 3600 " V "||{ \\builtin kill -RTMAX-8 \"${BASHPID-}\";\\builtin exit 125;}\n}");
     fifo_name(name, 'g', s->pair);
     redirect(out, " <", s->dir, name);
-    cp_buf_addc(out, '\n');
+    cp_buf_addz(out, "||\\builtin exit 125\n"); /* it is not there: nobody will ever say so */
     if (s->cwd) {
         cd_to(out, s->cwd);
         cp_buf_addz(out, "||{\n");

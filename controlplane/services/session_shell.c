@@ -64,6 +64,16 @@ static void on_report(cp_io *io, uint32_t events) {
     if (s->inbox.n > 256) cp_buf_clear(&s->inbox); /* a process of the session writes there what is not a report */
 }
 
+/* Not heard (the kernel has no room for one more watch), a command is not answered, and its shell is replaced. */
+void session_reports_move(struct cp_session *s, int fd) {
+    bool heard = s->status_io.slot != 0;
+    cp_io_del(s->svc->loop, &s->status_io);
+    cp_close(&s->status);
+    s->status = fd;
+    if (heard) (void)cp_io_add(s->svc->loop, &s->status_io, fd, EPOLLIN, on_report);
+    session_deposit_reports(s);
+}
+
 /* ---- exported variables, for the shell that may have to take over ----
  *
  * Written to a FIFO, not a file: they are kept nowhere, and `ulimit -f` cannot kill the shell for it. A dump costs 30
@@ -97,10 +107,18 @@ bool session_exports_open(struct cp_session *s) {
     return s->exports_fd >= 0;
 }
 
+void session_exports_close(struct cp_session *s) {
+    cp_io_del(s->svc->loop, &s->exports_io);
+    cp_close(&s->exports_fd);
+    cp_buf_clear(&s->exports_new.text);
+    s->exports_fresh = false;
+}
+
 static void refresh(cp_timer *t) {
     struct cp_session *s = CP_CONTAINER(t, struct cp_session, refresh);
     cp_autobuf cp_buf line = {0};
-    if (s->current || s->head || s->shell != SHELL_READY || s->exports_fresh || !session_exports_open(s)) return;
+    if (s->current || s->head || s->shell != SHELL_READY || s->exports_fresh) return;
+    if (session_folder_mend(s, NULL) < 0 || !session_exports_open(s)) return; /* or they would go to a file */
     cp_script_exports(&line, s->path);
     s->exports_fresh = session_type(s, cp_buf_str(&line)) == 0;
 }
@@ -162,6 +180,7 @@ static int spawn(struct cp_session *s, int program, cp_err *err) {
 
 static int start(struct cp_session *s, cp_err *err) {
     int rw[2];
+    if (session_folder_mend(s, err) < 0) return -1;
     if (cp_pipe(rw, 0) < 0) return cp_fail_sys(err, CP_E_TOO_MANY_FILES, errno, "the shell of session %s", s->id);
     cp_autofd int program = rw[0];
     s->script = rw[1];
@@ -293,8 +312,7 @@ void session_shell_forget(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->unwedge);
     cp_timer_stop(s->svc->loop, &s->refresh);
     cp_io_del(s->svc->loop, &s->status_io);
-    cp_io_del(s->svc->loop, &s->exports_io);
-    cp_close(&s->exports_fd);
+    session_exports_close(s);
     cp_close(&s->script);
     if (s->shell != SHELL_NONE) cp_keeper_forget(s->svc->keeper, &s->child);
     s->shell = SHELL_NONE;
@@ -362,12 +380,14 @@ static void poll_turn(cp_timer *t) {
     struct session_job *j = s->current;
     if (!j || s->shell != SHELL_READY) return;
     cp_timer_start(s->svc->loop, t, CP_SESSION_POLL_MS, poll_turn);
+    if (session_folder_mend(s, NULL) != 0) session_unsure(s);
+    if (s->current != j) return;
     if (j->to_release) session_release(j, 0);
     if (j->answered) {
         if (cp_now_ms() - j->answered_ms >= CP_SESSION_PID_MS) session_no_pid(s);
     } else if (!swallowed(s)) {
         s->silent_polls = 0;
-    } else if (++s->silent_polls >= 2 && j->inherited) {
+    } else if (++s->silent_polls >= 2 && (j->inherited || j->unsure)) {
         session_unanswered(s);
     } else if (s->silent_polls >= 2) {
         s->broken = true;

@@ -14,6 +14,9 @@
 #include "services/upload_impl.h"
 
 #include "base/act.h"
+#include "base/aside.h"
+#include "base/log.h"
+#include "base/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,17 +41,20 @@ static void record_name(cp_str id, char out[CP_UPLOAD_ID_MAX + 3]) {
 
 /* ---- records ---- */
 
+/* Opened for each use: a descriptor that is kept would outlive the folder's name. */
 int cp_uploads_dir(cp_uploads *u) {
-    int none = -1, dir = atomic_load(&u->dir);
-    if (dir >= 0) return dir;
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/uploads", u->svc->state_dir);
     cp_as_self;
-    if (mkdir(cp_buf_z(&path), 0700) < 0 && errno != EEXIST) return -1;
-    dir = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0 || atomic_compare_exchange_strong(&u->dir, &none, dir)) return dir;
-    close(dir); /* another thread was faster */
-    return none;
+    int made = cp_folder_make(cp_buf_z(&path), 0700);
+    if (made < 0) return -1;
+    if (atomic_exchange(&u->made, true) && made) {
+        cp_metric_add(CP_M_STATE_MENDED, 1);
+        cp_log(CP_LOG_ERROR, "upload.folder",
+               "the folder of the uploads was gone, and what it said of unfinished ones; it was made again",
+               CP_KVZ("path", cp_buf_z(&path)));
+    }
+    return open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 static int lock(int fd, cp_upload_how how) {
@@ -59,15 +65,32 @@ static int lock(int fd, cp_upload_how how) {
     return rc;
 }
 
+/* Something else in the place of a record, or one that somebody has closed to us. True: out of the way. */
+static bool put_right(int dir, const char *file) {
+    struct stat st;
+    if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) < 0) return false;
+    if (S_ISREG(st.st_mode)) return (st.st_mode & 0600) != 0600 && fchmodat(dir, file, 0600, 0) == 0;
+    return unlinkat(dir, file, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0) == 0;
+}
+
+static int open_record(int dir, const char *file, int flags) {
+    struct stat st;
+    cp_as_self;
+    for (int tries = 0;; tries++) {
+        cp_autofd int fd = openat(dir, file, flags | O_NONBLOCK, 0600);
+        if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return cp_take_fd(&fd);
+        int sys = fd >= 0 ? ENOTSUP : errno;
+        if (tries || sys == ENOENT || !put_right(dir, file)) return errno = sys, -1;
+    }
+}
+
 static int lock_record(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *p) {
     struct stat st;
-    int dir = cp_uploads_dir(u);
+    cp_autofd int dir = cp_uploads_dir(u);
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (how == CP_UPLOAD_CREATE ? O_CREAT : 0);
     if (dir < 0) return -1;
     for (;;) {
-        cp_act_pause();
-        cp_autofd int fd = openat(dir, file, flags, 0600);
-        cp_act_resume();
+        cp_autofd int fd = open_record(dir, file, flags);
         if (fd < 0) return errno == ENOENT ? 0 : -1;
         if (lock(fd, how) < 0 || fstat(fd, &st) < 0) return -1;
         if (st.st_nlink == 0) continue; /* removed while we waited */
@@ -108,7 +131,7 @@ bool cp_upload_record_parse(cp_str text, cp_upload *out) {
         at = nul + 1;
         if (i == 2) out->head = (off_t)(at - text.p);
     }
-    if (!field[2]) return false;
+    if (!field[2] || field[1][0] != '/' || !field[2][0] || strchr(field[2], '/')) return false;
     out->begun = true;
     snprintf(out->state.path, sizeof out->state.path, "%s", field[0]);
     snprintf(out->full, sizeof out->full, "%s", field[1]);
@@ -146,9 +169,11 @@ void cp_upload_remove(cp_uploads *u, cp_upload *p) {
     cp_autostage cp_stage s = CP_STAGE_EMPTY;
     if (p->present && cp_where_init(&w, u->svc->files, "/", cp_str_of(p->full), NULL) == 0)
         (void)cp_stage_open_as(&s, &w, p->temp, false, NULL); /* the stage's end takes the file along */
-    int dir = cp_uploads_dir(u);
+    cp_autofd int dir = cp_uploads_dir(u);
     cp_as_self;
-    unlinkat(dir, p->file, 0);
+    if (unlinkat(dir, p->file, 0) < 0 && errno != ENOENT)
+        cp_log(CP_LOG_ERROR, "upload.record", "the record of an upload stays, until a sweep can remove it",
+               CP_KVZ("record", p->file), CP_KVZ("errno", cp_errno_name(errno)));
 }
 
 /* ---- pieces ---- */

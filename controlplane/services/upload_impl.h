@@ -7,7 +7,7 @@
 
 struct cp_uploads {
     cp_services *svc;
-    _Atomic int dir;             /* <state>/uploads; -1: not opened yet. Use cp_uploads_dir */
+    atomic_bool made;            /* there has been a folder of the records since the start */
     _Atomic int64_t open, bytes; /* unfinished ones, as of the last sweep and what came since */
     atomic_flag sweeping;
     cp_timer timer;
@@ -34,8 +34,8 @@ static inline void cp_autoupload_(cp_upload *p) { cp_close(&p->fd); }
 /* What a record says: begun, paths, head, last; state.size as it was when all had been received. False: it was cut
  * short by a crash, before anything had been received. Pure. */
 bool cp_upload_record_parse(cp_str text, cp_upload *out);
-/* The folder of the records, made when it is first needed: a full disk must not keep a server from starting. -1 with
- * errno. */
+/* The folder of the records, for the caller to close; made when it is first needed (a full disk must not keep a server
+ * from starting), and again when it is gone. -1 with errno. */
 int cp_uploads_dir(cp_uploads *u);
 
 /* CREATE: it need not be there; WAIT for the lock; TRY: EWOULDBLOCK when somebody has it; PEEK: read it without. */

@@ -39,7 +39,7 @@ static void note(sweep *s, const cp_upload *p) {
 }
 
 static void look(sweep *s) {
-    int dir = cp_uploads_dir(s->u);
+    cp_autofd int dir = cp_uploads_dir(s->u);
     cp_act_pause();
     cp_autodir DIR *d = dir < 0 ? NULL : cp_dir_open(dir, ".");
     cp_act_resume();
@@ -97,11 +97,6 @@ void cp_uploads_sweep(cp_uploads *u, uint64_t uploads, uint64_t bytes) {
 
 /* ---- now and then ---- */
 
-static void uploads_free(cp_uploads *u) {
-    if (u->dir >= 0) close(u->dir);
-    free(u);
-}
-
 static void sweep_again(cp_timer *t);
 
 static void sweep_run(cp_work *w) {
@@ -114,7 +109,7 @@ static void sweep_run(cp_work *w) {
 static void sweep_done(cp_work *w) {
     cp_uploads *u = CP_CONTAINER(w, cp_uploads, work);
     u->working = false;
-    if (u->closed) uploads_free(u);
+    if (u->closed) free(u);
     else cp_timer_start(u->svc->loop, &u->timer, SWEEP_MS, sweep_again);
 }
 
@@ -128,7 +123,6 @@ static void sweep_again(cp_timer *t) { sweep_start(CP_CONTAINER(t, cp_uploads, t
 cp_uploads *cp_uploads_open(cp_services *s) {
     cp_uploads *u = cp_new(cp_uploads);
     u->svc = s;
-    u->dir = -1;
     sweep_start(u);
     return u;
 }
@@ -137,5 +131,5 @@ void cp_uploads_close(cp_uploads *u) {
     if (!u) return;
     cp_timer_stop(u->svc->loop, &u->timer);
     u->closed = true;
-    if (!u->working) uploads_free(u);
+    if (!u->working) free(u);
 }

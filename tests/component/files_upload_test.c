@@ -287,18 +287,32 @@ static void at_once(void **state) {
 /* No folder can be made for the records: refused, and well as soon as one can. */
 static void a_state_folder_without_room(void **state) {
     (void)state;
-    char path[80];
-    server_ends();
-    snprintf(path, sizeof path, "%s/uploads", state_dir);
-    assert_int_equal(remove(path), 0);
-    cp_autofd int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    cp_err err = {0};
-    fx.svc.workers = cp_workers_new(fx.svc.loop, 1, &err);
-    server_starts();
+    const char *there = fx.svc.state_dir;
+    fx.svc.state_dir = "/proc/self/no-such-folder";
     assert_int_equal(put("u", "f", 0, "x", true), 500);
     assert_int_equal(get("u"), 500);
-    assert_int_equal(remove(path), 0);
+    fx.svc.state_dir = there;
     assert_int_equal(put("u", "f", 0, "x", true), 200);
+}
+
+/* What stood in the place of the folder, or of a record, is out of the way; what was known is not any more. */
+static void a_file_in_the_place_of_the_records(void **state) {
+    (void)state;
+    char path[80], record[90];
+    snprintf(path, sizeof path, "%s/uploads", state_dir);
+    snprintf(record, sizeof record, "%s/u-u", path);
+    assert_int_equal(put("u", "f", 0, "x", false), 200);
+    assert_int_equal(rename(path, fx_path("elsewhere")), 0);
+    cp_autofd int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(get("u"), 404);
+    assert_int_equal(put("u", "f", 1, "y", true), 409);
+    assert_int_equal(put("u", "f", 0, "x", false), 200);
+    assert_int_equal(unlink(record), 0);
+    assert_int_equal(mkdir(record, 0700), 0);
+    assert_int_equal(put("u", "f", 0, "xy", true), 200);
+    struct stat st;
+    assert_int_equal(stat(fx_path("f"), &st), 0);
+    assert_int_equal(st.st_size, 2);
 }
 
 static void too_many(void **state) {
@@ -356,6 +370,7 @@ int main(void) {
         T(a_full_disk_leaves_nothing_or_what_was_there),
         T(at_once),
         T(a_state_folder_without_room),
+        T(a_file_in_the_place_of_the_records),
         T(too_many),
         T(too_many_bytes),
         T(abandoned_ones_go),

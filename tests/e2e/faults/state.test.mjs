@@ -1,7 +1,7 @@
 // The state folder: each file and folder of it damaged, removed, replaced, read-only, full.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdir, mkdtemp, open, readdir, rm, stat } from 'node:fs/promises';
+import { mkdir, mkdtemp, open, readFile, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -157,6 +157,53 @@ for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it 
   assert.equal((await next.process('before')).status, 'running');
   await works(next, 'later');
   await next.close();
+});
+
+const removeSessions = s => rm(path.join(stateOf(s), 'sessions'), { recursive: true });
+const waiting = dir => `echo begun; until [ -e ${dir}/go ]; do sleep 0.01; done; echo "has $X"; : >${dir}/done`;
+const begun = (d, id) => until(async () => (await d.get(`/api/execution/${id}/logs?stream=stdout&from=0`)).body.data, 'its output');
+
+own('X83', 'the sessions are removed: who is at work reports in the folder that has been made again, also to the next server', {}, async (d, s) => {
+  const dir = s.workspace;
+  await d.exec('X=kept; cd /usr', { sessionId: 'busy' });
+  await d.exec('X=idle', { sessionId: 'idle' });
+  const busy = d.exec(waiting(dir), { sessionId: 'busy', executionId: 'fg' });
+  await begun(d, 'fg');
+  await removeSessions(s);
+  await until(() => metric(s, 'conflux_state_mended_total'), 'the folder');
+  await until(() => /session\.folder/.test(s.stderr), 'the line in the log');
+  await works(d, 'after');
+  await writeFile(path.join(dir, 'go'), '');
+  const r = await busy;
+  assert.deepEqual([r.status, r.body.stdout], [200, 'begun\nhas kept']);
+  assert.equal((await d.exec('echo $X', { sessionId: 'idle' })).body.stdout, 'idle');
+  await rm(path.join(dir, 'go'));
+  const second = d.exec(waiting(dir), { sessionId: 'busy', executionId: 'fg2' }).catch(() => {});
+  await begun(d, 'fg2');
+  const next = await again(s, d);
+  await writeFile(path.join(dir, 'go'), '');
+  const end = await until(async () => { const e = await next.get('/api/execution/fg2'); return e.status !== 202 && e; }, 'its end');
+  assert.deepEqual([end.status, end.body.stdout], [200, 'begun\nhas kept']);
+  assert.equal((await next.exec('echo $X; pwd', { sessionId: 'busy' })).body.stdout, 'kept\n/usr');
+  await second;
+  await next.close();
+});
+
+own('X83', 'the sessions are removed, and a command ends before they are made again: it is lost, its shell is not', {}, async (d, s) => {
+  const dir = s.workspace, server = await serverPid(s);
+  const shell = (await d.exec('X=kept; cd /usr; echo $$', { sessionId: 'busy' })).body.stdout;
+  const busy = d.exec(waiting(dir), { sessionId: 'busy', executionId: 'fg' });
+  await begun(d, 'fg');
+  process.kill(server, 'SIGSTOP'); // or it would make them again in time
+  await removeSessions(s);
+  await writeFile(path.join(dir, 'go'), '');
+  await until(() => stat(path.join(dir, 'done')).catch(() => null), 'its end');
+  await until(async () => /^\d+ \(.*\) S/.test(await readFile(`/proc/${shell}/stat`, 'utf8')), 'the shell to wait for more');
+  process.kill(server, 'SIGCONT');
+  const r = await busy;
+  assert.deepEqual([r.status, r.body.code], [500, 'EXECUTION_LOST']);
+  assert.equal((await d.exec('echo $X; pwd; echo $$', { sessionId: 'busy' })).body.stdout, `kept\n/usr\n${shell}`);
+  await works(d, 'after');
 });
 
 // ---- what is stored nowhere ----
