@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -292,9 +293,24 @@ static void without_a_child_it_is_lost(void **state) {
     run_free(&again);
 }
 
+static void copy_file(const char *from, const char *to) {
+    cp_autofd int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(in >= 0 && out >= 0);
+    ssize_t n;
+    do n = sendfile(out, in, NULL, 1 << 20);
+    while (n > 0);
+    assert_int_equal(n, 0);
+}
+
+/* What a server that was killed now would leave: the running one lets nobody else into its database. */
 static int rows_on_disk(void) {
-    cp_autobuf cp_buf path = {0};
-    cp_buf_addf(&path, "%s/registry.db", fx.dir);
+    cp_autobuf cp_buf path = {0}, wal = {0}, from = {0}, from_wal = {0};
+    cp_buf_addf(&from, "%s/registry.db", fx.dir);
+    cp_buf_addf(&from_wal, "%s-wal", cp_buf_z(&from));
+    cp_buf_addf(&path, "%s/copy.db", fx.dir);
+    cp_buf_addf(&wal, "%s-wal", cp_buf_z(&path));
+    copy_file(cp_buf_z(&from), cp_buf_z(&path));
+    copy_file(cp_buf_z(&from_wal), cp_buf_z(&wal));
     sqlite3 *db;
     sqlite3_stmt *st;
     assert_int_equal(sqlite3_open_v2(cp_buf_z(&path), &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);

@@ -33,10 +33,13 @@ static void record(cp_str s) {
     size_t third = 0, n = strings(s, 4, &third);
     u = CP_UPLOAD_EMPTY;
     bool begun = cp_upload_record_parse(s, &u);
-    require(begun == (n >= 3) && u.begun == begun);
+    require((!begun || n >= 3) && u.begun == begun);
+    if (n < 3) return;
+    const char *full = s.p + strlen(s.p) + 1, *temp = full + strlen(full) + 1;
+    /* The temporary file is a name beside the target, which is told from the root on. */
+    require(begun == (full[0] == '/' && temp[0] && !strchr(temp, '/')));
     if (!begun) return;
     require((size_t)u.head == third && u.last == (n == 4));
-    const char *full = s.p + strlen(s.p) + 1, *temp = full + strlen(full) + 1;
     require(strncmp(u.state.path, s.p, sizeof u.state.path - 1) == 0);
     require(strncmp(u.full, full, sizeof u.full - 1) == 0 && strncmp(u.temp, temp, sizeof u.temp - 1) == 0);
     require(u.last || u.state.size == 0);
