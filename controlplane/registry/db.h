@@ -19,8 +19,10 @@ typedef struct cp_db {
     sqlite3_stmt *stmts[CP_SQL_COUNT]; /* prepared on first use */
     struct cp_db_file {
         dev_t dev;
-        ino_t ino;        /* 0: not known */
-    } files[CP_DB_FILES]; /* as they were opened */
+        ino_t ino; /* 0: not known */
+        off_t size;
+        struct timespec changed;
+    } files[CP_DB_FILES]; /* as they were opened; size and time as of the last cp_db_note */
     bool fresh;           /* it was empty when it was opened */
 } cp_db;
 
@@ -51,6 +53,10 @@ cp_db_fault cp_db_fault_of(const cp_db *db); /* of the last error */
  * *fault says why. */
 int cp_db_begin(cp_db *db, const char *path, cp_db_fault *fault, cp_err *err);
 bool cp_db_in_place(const cp_db *db, const char *path); /* the files that are open are those with the names */
+/* Nobody else writes to its files. After own writes they are noted; when they have changed since, what they hold is
+ * read anew, from the files and not from memory, and judged: -1, it is damaged. */
+void cp_db_note(cp_db *db, const char *path);
+int cp_db_judge(cp_db *db, const char *path, cp_err *err);
 /* For reading alone, where it cannot be written: the rows of this program's schema, or -1 and not open. */
 int cp_db_view(cp_db *db, const char *path, cp_err *err);
 /* Moves what is there aside and begins anew. With `salvage`, what can still be read of the former rows is taken over.

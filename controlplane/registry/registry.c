@@ -309,11 +309,21 @@ static void log_change(cp_registry *r, bool whole, const cp_err *why) {
     else cp_log(CP_LOG_INFO, "registry.unblocked", "what had to wait has been written");
 }
 
+/* What somebody else has written into the files shows in no name. */
+static bool is_sound(cp_registry *r) {
+    cp_err why = {0};
+    if (cp_db_judge(&r->db, r->path, &why) == 0) return true;
+    r->fault = cp_db_fault_of(&r->db);
+    if (r->fault == CP_DB_REFUSED) r->fault = CP_DB_BROKEN;
+    return false;
+}
+
 /* At most twice: where the first shows that the database is of no use, once more with another. */
 static bool try_whole(cp_registry *r, bool *all_ok, cp_err *err) {
-    if (!cp_db_in_place(&r->db, r->path) && mend(r, err) < 0) return false;
-    if (write_line(r, all_ok, err)) return true;
-    return unsound(r) && mend(r, err) == 0 && write_line(r, all_ok, err);
+    if ((!cp_db_in_place(&r->db, r->path) || !is_sound(r)) && mend(r, err) < 0) return false;
+    bool whole = write_line(r, all_ok, err) || (unsound(r) && mend(r, err) == 0 && write_line(r, all_ok, err));
+    cp_db_note(&r->db, r->path);
+    return whole;
 }
 
 /* Returns whether something is left. */

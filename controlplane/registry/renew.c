@@ -30,7 +30,7 @@ static struct cp_db_file file_at(const char *path, int i) {
     cp_autobuf cp_buf name = {0};
     part_name(&name, path, i);
     if (stat(cp_buf_z(&name), &st) < 0) return (struct cp_db_file){0};
-    return (struct cp_db_file){st.st_dev, st.st_ino};
+    return (struct cp_db_file){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
 }
 
 /* A pipe or a device would be waited for. */
@@ -70,6 +70,30 @@ static int check(cp_db *db, cp_err *err) {
     }
     sqlite3_finalize(st);
     return rc;
+}
+
+void cp_db_note(cp_db *db, const char *path) {
+    for (int i = 0; i < CP_DB_FILES; i++) {
+        struct cp_db_file *was = &db->files[i], now = file_at(path, i);
+        if (!was->ino || (now.ino == was->ino && now.dev == was->dev)) *was = now;
+    }
+}
+
+static bool same_content(const struct cp_db_file *a, const struct cp_db_file *b) {
+    return a->size == b->size && a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
+}
+
+int cp_db_judge(cp_db *db, const char *path, cp_err *err) {
+    bool same = true;
+    for (int i = 0; i < CP_DB_FILES; i++) {
+        struct cp_db_file now = file_at(path, i);
+        same &= same_content(&now, &db->files[i]);
+    }
+    if (same) return 0;
+    sqlite3_db_release_memory(db->sq); /* the pages that it has in memory */
+    if (check(db, err) < 0) return -1;
+    cp_db_note(db, path);
+    return 0;
 }
 
 static int prepare_all(cp_db *db, cp_err *err) {

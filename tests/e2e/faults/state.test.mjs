@@ -171,7 +171,7 @@ own('X83', 'the sessions are removed: who is at work reports in the folder that 
   await begun(d, 'fg');
   await removeSessions(s);
   await until(() => metric(s, 'conflux_state_mended_total'), 'the folder');
-  await until(() => /session\.folder/.test(s.stderr), 'the line in the log');
+  await until(() => /session\.folder .*session=busy/.test(s.stderr), 'its line in the log');
   await works(d, 'after');
   await writeFile(path.join(dir, 'go'), '');
   const r = await busy;
