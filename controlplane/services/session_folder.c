@@ -59,6 +59,12 @@ static bool same(int fd, int at, const char *name) {
            a.st_dev == b.st_dev;
 }
 
+/* Its owner may read and write it. */
+static bool is_open_to_owner(int fd) {
+    struct stat st;
+    return fstat(fd, &st) == 0 && (st.st_mode & (S_IRUSR | S_IWUSR)) == (S_IRUSR | S_IWUSR);
+}
+
 static int to_owner(struct cp_session *s, const char *name) {
     struct cp_sessions *t = s->svc->sessions;
     return t->set_user ? fchownat(s->dir, name, t->uid, t->gid, AT_SYMLINK_NOFOLLOW) : 0;
@@ -149,8 +155,9 @@ static bool may_all(int dir) {
 }
 
 static bool in_place(const struct cp_session *s) {
-    return same(s->dir, AT_FDCWD, s->path) && may_all(s->dir) && same(s->status, s->dir, "s") && record_in_place(s) &&
-           (s->exports_fd < 0 || same(s->exports_fd, s->dir, "x"));
+    return same(s->dir, AT_FDCWD, s->path) && may_all(s->dir) && record_in_place(s) && is_open_to_owner(s->record) &&
+           same(s->status, s->dir, "s") && is_open_to_owner(s->status) &&
+           (s->exports_fd < 0 || (same(s->exports_fd, s->dir, "x") && is_open_to_owner(s->exports_fd)));
 }
 
 static int make_folder(struct cp_session *s, cp_err *err) {
@@ -195,6 +202,10 @@ static int make_again(struct cp_session *s, cp_err *err) {
     if (!record_in_place(s) && record_open(s) < 0) return session_folder_fail(s, err);
     if (!same(s->status, s->dir, "s") && renew_reports(s, err) < 0) return -1;
     if (s->exports_fd >= 0 && !same(s->exports_fd, s->dir, "x")) session_exports_close(s);
+    const int names[] = {s->record, s->status, s->exports_fd};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i] >= 0 && !is_open_to_owner(names[i]) && fchmod(names[i], 0600) < 0)
+            return session_folder_fail(s, err);
     return 0;
 }
 
@@ -206,7 +217,8 @@ int session_folder_mend(struct cp_session *s, cp_err *err) {
     if (rc < 0 && err) *err = why;
     if (rc < 0 || first) return rc < 0 ? -1 : 1;
     cp_metric_add(CP_M_STATE_MENDED, 1);
-    cp_log(CP_LOG_ERROR, "session.folder", "the folder of a session, or something in it, was gone; it was made again",
+    cp_log(CP_LOG_ERROR, "session.folder",
+           "the folder of a session, or something in it, was gone or closed; it was put right",
            CP_KVZ("session", s->id), CP_KVZ("path", s->path));
     return 1;
 }
