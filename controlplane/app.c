@@ -1,6 +1,6 @@
-/* Design notes. The keeper's hello carries the resolved options and, at a restart, the port of the former server and
- * the durable children it holds. Layers open bottom-up (loop, keeper, registry, workers, services, router, transport)
- * and close top-down.
+/* Design notes. The keeper's hello carries the resolved options and, at a restart, the listening socket of the former
+ * server and the durable children it holds. Layers open bottom-up (loop, keeper, registry, workers, services, router,
+ * transport) and close top-down.
  *
  * Drain (SIGTERM): stop accepting, end the children by their kind, let the connections have their last replies, flush
  * the registry, exit. Handover (SIGHUP): requests under way are told that they are interrupted, durable children stay.
@@ -187,6 +187,7 @@ static int open_doors(struct app *a, uint16_t *bound, cp_err *err) {
     t->router = a->router;
     t->config = &a->config;
     t->workers = a->workers;
+    t->inherited = a->hello.listener > 0 ? a->hello.listener : 0;
     uint16_t port = a->hello.port ? a->hello.port : (uint16_t)a->config.port;
     return cp_server_open(t, port, bound, err);
 }
@@ -206,7 +207,7 @@ static int open_all(struct app *a, int keeper_fd, cp_err *err) {
     cp_trim_start(&a->trim, a->loop, a->workers);
     cp_log(CP_LOG_INFO, "server.ready", "listening", CP_KVZ("host", a->config.host), CP_KVI("port", bound),
            CP_KVI("generation", a->hello.generation), CP_KVZ("version", CONFLUX_VERSION));
-    return cp_keeper_ready(a->keeper, bound, err);
+    return cp_keeper_ready(a->keeper, bound, cp_server_listener(&a->transport), err);
 }
 
 /* ---- closing, top-down ---- */

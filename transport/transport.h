@@ -23,6 +23,7 @@ typedef struct cp_transport {
     struct cp_ws *ws_head;            /* ws.c: every WebSocket connection */
     struct cp_ws_shared *ws_shared;   /* ws.c: what they share; freed by cp_ws_close_all */
     struct cp_mux_shared *mux_shared; /* mux.c: likewise */
+    int inherited;                    /* the listening socket of a former server, taken over at the opening; 0: none */
     _Atomic unsigned nconns;          /* connections that the loop owns, for the limit */
     _Atomic uint64_t next_trace;      /* request numbers */
     bool draining;
@@ -32,6 +33,7 @@ typedef struct cp_transport {
 
 /* Opens the listening socket and starts CivetWeb. *port gets what is listened on. */
 int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err);
+int cp_server_listener(const cp_transport *t); /* the socket that it listens on, borrowed; -1: it does not any more */
 /* Stops accepting new connections and requests (drain). */
 void cp_server_stop_accepting(cp_transport *t);
 /* Loop thread, after stop_accepting: is every reply on its way out? No worker has a request, the loop has no HTTP

@@ -263,13 +263,15 @@ static int take_hello(cp_keeper *k, uint64_t deadline, cp_keeper_hello *hello, c
     int fds[CP_WIRE_FDS];
     if (await(k, deadline, &m, fds, err) < 0) return -1;
     int rc = -1;
-    if (m.type != CP_WIRE_hello || m.nfds != 1 || fds[0] < 0) {
+    if (m.type != CP_WIRE_hello || m.nfds < 1 || m.nfds > 2 || fds[0] < 0) {
         cp_fail(err, CP_E_INTERNAL_ERROR, "the keeper does not say hello");
     } else {
-        *hello =
-            (cp_keeper_hello){.generation = m.hello.generation, .port = m.hello.port, .keeper_pid = m.hello.keeper_pid};
+        *hello = (cp_keeper_hello){
+            .generation = m.hello.generation, .port = m.hello.port, .keeper_pid = m.hello.keeper_pid, .listener = -1};
         k->generation = m.hello.generation;
-        rc = read_config(fds[0], &hello->config, err);
+        if (m.nfds == 2 && fds[1] < 0) rc = cp_fail(err, CP_E_TOO_MANY_FILES, "no room for the listening socket");
+        else rc = read_config(fds[0], &hello->config, err);
+        if (m.nfds == 2) hello->listener = cp_take_fd(&fds[1]);
     }
     for (size_t i = 0; i < m.nfds; i++) cp_close(&fds[i]);
     return rc;
@@ -292,7 +294,7 @@ cp_keeper *cp_keeper_open(cp_loop *loop, int fd, const cp_keeper_events *ev, cp_
     cp_keeper *k = cp_new(cp_keeper);
     k->loop = loop;
     k->ev = *ev;
-    *hello = (cp_keeper_hello){0};
+    *hello = (cp_keeper_hello){.listener = -1};
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     cp_chan_init(&k->chan, fd);
     uint64_t deadline = cp_now_ms() + OPEN_LIMIT_MS;
@@ -301,6 +303,7 @@ cp_keeper *cp_keeper_open(cp_loop *loop, int fd, const cp_keeper_events *ev, cp_
         cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot watch the keeper's socket");
     }
     cp_buf_free(&hello->config);
+    cp_close(&hello->listener);
     cp_keeper_close(k);
     return NULL;
 }
@@ -325,8 +328,8 @@ void cp_keeper_close(cp_keeper *k) {
     free(k);
 }
 
-int cp_keeper_ready(cp_keeper *k, uint16_t port, cp_err *err) {
-    return client_send(k, &(cp_wire){.type = CP_WIRE_ready, .ready = {port}}, NULL, err);
+int cp_keeper_ready(cp_keeper *k, uint16_t port, int listener, cp_err *err) {
+    return client_send(k, &(cp_wire){.type = CP_WIRE_ready, .nfds = listener >= 0, .ready = {port}}, &listener, err);
 }
 
 int cp_keeper_failed(cp_keeper *k, const char *reason) {

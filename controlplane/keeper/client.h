@@ -76,14 +76,21 @@ typedef struct cp_keeper_hello {
     uint32_t generation; /* 0 at the first start, then counts restarts */
     uint16_t port;       /* port of the former server, 0 at the first start */
     pid_t keeper_pid;
+    int listener;  /* that the former server listened on; owner closes. -1: none */
     cp_buf config; /* what controlplane/config.c wrote; owner frees */
 } cp_keeper_hello;
 
 /* Takes fd (the SEQPACKET socket). Blocks until the keeper has said hello and handed over what it holds. */
 cp_keeper *cp_keeper_open(cp_loop *loop, int fd, const cp_keeper_events *ev, cp_keeper_hello *hello, cp_err *err);
 void cp_keeper_close(cp_keeper *k);
-/* Start-up is over: `port` is being listened on. / It failed: the keeper prints the reason and ends (first start). */
-int cp_keeper_ready(cp_keeper *k, uint16_t port, cp_err *err);
+/* First thing in main, before anything is opened: takes fd, the end of a pipe, and gives it to a thread that has no
+ * other descriptor. So the keeper sees the end of this process also when another thread hangs in the kernel, where not
+ * even KILL ends it. false: the kernel gives a thread no descriptors of its own; then fd stays open in all. */
+bool cp_life_begin(int fd);
+
+/* Start-up is over: `port` is being listened on by `listener` (borrowed), which the next server will have as well.
+ * / It failed: the keeper prints the reason and ends (first start). */
+int cp_keeper_ready(cp_keeper *k, uint16_t port, int listener, cp_err *err);
 int cp_keeper_failed(cp_keeper *k, const char *reason);
 
 /* Queues a spawn; the outcome comes by c->on_spawn, never before this returns. -1: refused here (argv empty, too big,

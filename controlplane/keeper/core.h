@@ -43,6 +43,7 @@ enum {
     ADOPT_LIMIT_MS = 5000,
     DRAIN_LIMIT_MS = 10000,
     HANDOVER_LIMIT_MS = 5000,
+    LIFE_LIMIT_MS = 500,   /* from the end of the server's threads to its exit: longer, and one of them hangs */
     LEAVE_LIMIT_MS = 5000, /* the server closed its socket, or reported that it cannot start, and has not exited */
     GRACE_MS = 2000,
     KILL_POLL_MS = 50,
@@ -139,6 +140,9 @@ struct keeper {
 
     keeper_state state;
     pid_t server, cmd;
+    int listener;  /* that the server listens on; -1: none */
+    cp_io life_io; /* life.c */
+    cp_timer life_timer;
     int server_status; /* wait status of the last one */
     uint32_t generation;
     uint16_t port;
@@ -217,6 +221,14 @@ bool start_busy(keeper *k); /* enough are on their way for now */
 void starts_hurry(keeper *k);
 void starts_close(keeper *k);
 
+/* life.c */
+/* Watches the read end of the server's life line; takes fd. */
+void life_watch(keeper *k, int fd);
+void life_forget(keeper *k);
+/* The socket that the server listens on; takes fd, which goes to the next server. */
+void listener_keep(keeper *k, int fd);
+void listener_end(keeper *k); /* nobody is let in any more, whoever has it */
+
 /* orphans.c */
 /* The children of a server that is gone: those that are not durable get SIGKILL, and their trees. */
 void orphans_kill(keeper *k);
@@ -233,6 +245,8 @@ void supervise(keeper *k, keeper_event ev);
 void supervise_signal(keeper *k, int sig, bool from_terminal);
 /* Is pid the server's or CMD's? Then it has been dealt with. */
 bool supervise_reaped(keeper *k, pid_t pid, int status);
+/* All threads of the server have been ended but one that hangs in the kernel: it goes on without that one. */
+void supervise_left(keeper *k);
 void start_server(keeper *k);
 
 /* proc.c: /proc */

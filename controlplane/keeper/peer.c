@@ -219,9 +219,10 @@ static void on_peer(cp_io *io, uint32_t events) {
 
 static void say_hello(keeper *k) {
     cp_autofd int config = cp_memfd("conflux-config", k->opts->config.p, k->opts->config.n);
-    cp_wire m = {.type = CP_WIRE_hello, .nfds = config >= 0};
+    int fds[] = {config, k->listener};
+    cp_wire m = {.type = CP_WIRE_hello, .nfds = (uint8_t)(config < 0 ? 0 : 1 + (k->listener >= 0))};
     m.hello = (cp_wire_rec_hello){.generation = k->generation, .port = k->port, .keeper_pid = getpid()};
-    if (!send_record(k, &m, &config))
+    if (!send_record(k, &m, fds))
         cp_log(CP_LOG_ERROR, "keeper.send", "no greeting for the server", CP_KVZ("errno", cp_errno_name(errno)));
 }
 

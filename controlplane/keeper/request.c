@@ -268,6 +268,7 @@ bool request_handle(keeper *k, const cp_wire *m, int *fds) {
     switch (m->type) {
     case CP_WIRE_ready:
         k->port = m->ready.port;
+        if (m->nfds && fds[0] >= 0) listener_keep(k, cp_take_fd(&fds[0]));
         supervise(k, EV_READY);
         return true;
     case CP_WIRE_failed: return on_failed(k, m->failed.reason);

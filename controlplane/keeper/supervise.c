@@ -8,7 +8,7 @@
  *   KILLING   the trees get KILL                 OVER      the loop ends
  *
  * A server that closes its socket is left to exit by itself (it may be writing to its registry) until a deadline. Its
- * children die when it has been reaped. */
+ * children die when it has been reaped, or given up (life.c). */
 #include "keeper/core.h"
 
 #include "base/clock.h"
@@ -38,26 +38,50 @@ static void enter(keeper *k, keeper_state state, unsigned timer_ms) {
 
 static void server_begun(keeper *k, int sys, uint8_t step);
 
+/* What a server is given, and the other ends. */
+struct lines {
+    int socket, its_socket, life, its_life;
+};
+
+static bool lines_open(struct lines *l) {
+    int sv[2], life[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0) return false;
+    *l = (struct lines){sv[0], sv[1], -1, -1};
+    if (cp_pipe(life, 0) < 0) {
+        int why = errno;
+        close(sv[0]);
+        close(sv[1]);
+        return errno = why, false;
+    }
+    l->life = life[0];
+    l->its_life = life[1];
+    return true;
+}
+
 /* false with errno and the step. */
 static bool launch(keeper *k, int *sys, uint8_t *step) {
-    int sv[2];
+    struct lines l;
     *step = CP_STEP_request;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0) {
+    if (!lines_open(&l)) {
         *sys = errno;
         return false;
     }
-    static const char *const argv[] = {"conflux-server", "--keeper-fd", "3", NULL};
-    spawn_spec spec = {.file = k->opts->server_path, .fds = {-1, 1, 2, sv[1], -1, -1, -1, -1}, .group = SPAWN_GROUP};
+    static const char *const argv[] = {"conflux-server", "--keeper-fd", "3", "--life-fd", "4", NULL};
+    spawn_spec spec = {
+        .file = k->opts->server_path, .fds = {-1, 1, 2, l.its_socket, l.its_life, -1, -1, -1}, .group = SPAWN_GROUP};
     pid_t pid = spawn_own(k, &spec, argv, server_begun, sys, step);
-    close(sv[1]);
+    close(l.its_socket);
+    close(l.its_life);
     if (pid < 0) {
-        close(sv[0]);
+        close(l.socket);
+        close(l.life);
         return false;
     }
+    life_watch(k, l.life);
     k->server = pid;
     k->hup = false;
     enter(k, STARTING, k->opts->start_limit_ms ? k->opts->start_limit_ms : START_LIMIT_MS);
-    peer_open(k, sv[0]);
+    peer_open(k, l.socket);
     return true;
 }
 
@@ -95,6 +119,7 @@ void start_server(keeper *k) {
 static void server_begun(keeper *k, int sys, uint8_t step) {
     if (!sys) return;
     k->server = 0; /* there was none: what is reaped is nobody's */
+    life_forget(k);
     peer_close(k);
     if (k->state == STARTING) cannot_start(k, sys, step);
     else supervise(k, EV_EXIT);
@@ -195,6 +220,7 @@ static void became_ready(keeper *k) {
 /* ---- the end ---- */
 
 static void drain(keeper *k) {
+    listener_end(k);
     peer_send(k, &(cp_wire){.type = CP_WIRE_drain});
     k->server_killed = false;
     starts_hurry(k);
@@ -239,6 +265,7 @@ static void signal_trees(keeper *k, int sig) {
 
 static void end_trees(keeper *k) {
     k->stopping = true;
+    listener_end(k);
     if (k->hurried) {
         kill_trees(k);
         return;
@@ -299,16 +326,24 @@ static void cmd_ended(keeper *k, int status) {
     if (shell_status(status)) stop(k, shell_status(status));
 }
 
+static void server_ended(keeper *k, int status) {
+    k->server = 0;
+    k->server_status = status;
+    life_forget(k);
+    peer_last_words(k);
+    peer_close(k);
+    orphans_kill(k);
+    supervise(k, EV_EXIT);
+}
+
+/* KILL is what ends threads without a word. */
+void supervise_left(keeper *k) { server_ended(k, SIGKILL); }
+
 bool supervise_reaped(keeper *k, pid_t pid, int status) {
     if (pid == k->cmd) {
         cmd_ended(k, status);
     } else if (pid == k->server) {
-        k->server = 0;
-        k->server_status = status;
-        peer_last_words(k);
-        peer_close(k);
-        orphans_kill(k);
-        supervise(k, EV_EXIT);
+        server_ended(k, status);
     } else {
         return false;
     }

@@ -24,7 +24,8 @@ enum {
 /* clang-format off */
 /* ---- fields: F(kind, name) ---- */
 #define CP_WIRE_F_EXIT(F) F(i32, code) F(i32, signal) F(u8, core) F(u64, max_rss) F(u64, cpu_us)
-/* keeper to server. hello: 1 descriptor, the configuration as a sealed memfd. */
+/* keeper to server. hello: descriptors: the configuration as a sealed memfd, and the socket that the former server
+ * listened on, if there was one. */
 #define CP_WIRE_F_hello(F) F(u32, generation) F(u16, port) F(i32, keeper_pid)
 /* spawn and command are the mark of a child (base/mark.h). */
 #define CP_WIRE_F_PROCESS(F) F(i32, pid) F(u64, start_time) F(u64, spawn) F(u64, command)
@@ -37,7 +38,7 @@ enum {
 #define CP_WIRE_F_closed(F)  F(u64, tag) F(u8, which)
 #define CP_WIRE_F_drain(F)
 #define CP_WIRE_F_handover(F)
-/* server to keeper */
+/* server to keeper. ready: 1 descriptor, the socket that it listens on. */
 #define CP_WIRE_F_ready(F)  F(u16, port)
 #define CP_WIRE_F_failed(F) F(str, reason)
 /* Descriptors: one for each bit of fds, then of hold, lowest first, then the memfd when CP_SPAWN_MEMFD. data (or the

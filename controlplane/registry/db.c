@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 
 static const char *const statements[CP_SQL_COUNT] = {
 #define X(id, sql) [CP_SQL_##id] = sql,
@@ -66,11 +67,32 @@ static void keep_private(const char *path) {
     if (lstat(cp_buf_z(&wal), &st) == 0 && S_ISREG(st.st_mode)) (void)chmod(cp_buf_z(&wal), 0600);
 }
 
+static bool is_zombie(pid_t pid) {
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? cp_read_full(fd, text, sizeof text - 1) : -1;
+    if (n <= 0) return false;
+    text[n] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end && strncmp(name_end, ") Z", 3) == 0;
+}
+
+/* A server that was killed while one of its threads hangs in the kernel keeps its locks until that one has gone, and
+ * writes no more. */
+static bool is_locked_by_dead(const char *path) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40000000, .l_len = 512}; /* SQLite's */
+    cp_autofd int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    return fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid > 0 &&
+           is_zombie(lock.l_pid);
+}
+
 /* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.
  *
  * EXCLUSIVE: the index of the -wal lies in our memory, not in a file (-shm) that SQLite maps: whoever cut that short
  * would end the server with SIGBUS. Nobody else opens the database: a server is started when the one before it has
- * ended. It must come first: the mode is chosen when the -wal is opened. */
+ * ended, or has nothing left but a thread that hangs. It must come first: the mode is chosen when the -wal is opened.
+ */
 static const char settings[] = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
                                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;"
                                "PRAGMA cache_size=-512; PRAGMA wal_autocheckpoint=256;"
@@ -79,8 +101,12 @@ static const char settings[] = "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_sc
 int cp_db_open(cp_db *db, const char *path, cp_err *err) {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
     keep_private(path);
-    if (sqlite3_open_v2(path, &db->sq, flags, NULL) != SQLITE_OK) return cp_db_fail(db, path, err);
+    const char *locks = is_locked_by_dead(path) ? "unix-none" : NULL;
+    if (sqlite3_open_v2(path, &db->sq, flags, locks) != SQLITE_OK) return cp_db_fail(db, path, err);
     sqlite3_busy_timeout(db->sq, 10000); /* somebody else may look at the file for a while */
+    if (locks)
+        cp_log(CP_LOG_WARN, "registry.lock",
+               "a former server that hangs still locks the database; opened without locks", CP_KVZ("path", path));
     return cp_db_exec(db, settings, err);
 }
 

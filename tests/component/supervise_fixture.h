@@ -145,7 +145,7 @@ static inline void on_control(cp_io *io, uint32_t events) {
     char *arg = strchr(text, ' ');
     if (arg) *arg++ = '\0';
     if (!arg) abort();
-    if (strcmp(text, "ready") == 0) cp_keeper_ready(s.keeper, (uint16_t)strtoul(arg, NULL, 10), NULL);
+    if (strcmp(text, "ready") == 0) cp_keeper_ready(s.keeper, (uint16_t)strtoul(arg, NULL, 10), -1, NULL);
     else if (strcmp(text, "fail") == 0) cp_keeper_failed(s.keeper, arg), _exit(9);
     else if (strcmp(text, "exit") == 0) _exit((int)strtol(arg, NULL, 10));
     else if (strcmp(text, "spawn") == 0) do_spawn(arg);

@@ -8,7 +8,7 @@
 // Kinds: kill hup emfile lock full stop, and those of kinds/ (deep heads lease mount budget torn).
 // A seed gives the same load and the same moments; how they meet is up to the machine. --seconds: no round begins later.
 import { execFileSync } from 'node:child_process';
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp } from 'node:fs/promises';
 import http from 'node:http';
 import { json } from 'node:stream/consumers';
 import { tmpdir } from 'node:os';
@@ -126,7 +126,7 @@ async function held(s) {
   const text = await (await fetch(s.base + '/metrics')).text();
   return text.split('\n').filter(l => /^conflux_memory_held_bytes\S* [^0]/.test(l) && !l.includes("events"));
 }
-const temporary = () => execFileSync('find', [dir, '-name', '.conflux-*'], { encoding: 'utf8' }).split('\n').filter(Boolean);
+const temporary = () => execFileSync('find', [dir, '-ignore_readdir_race', '-name', '.conflux-*'], { encoding: 'utf8' }).split('\n').filter(Boolean);
 
 async function nothingLeft(s, load, base) {
   const p = load.problems;
@@ -234,7 +234,7 @@ try {
   if (left.length) { failed.push(left); console.log(`torture: left behind: ${left.map(x => `${x.pid} ${x.args}`).join(' | ')}`); }
   if (s && failed.some(f => typeof f !== 'number')) console.log(logOf(s));
   if (totals.tmpfs) execFileSync('umount', [state]);
-  if (!keep) await rm(dir, { recursive: true, force: true });
+  if (!keep) execFileSync('rm', ['-rf', dir]); // which goes into trees whose paths are too long for Node
 }
 process.exitCode = failed.length ? 1 : 0;
 process.exit();

@@ -80,20 +80,25 @@ static int arm(cp_server *srv, int op, uint32_t events) {
     return epoll_ctl(srv->epoll, op, atomic_load(&srv->listener), &ev);
 }
 
-int cp_listener_open(cp_server *srv, uint16_t port, cp_err *err) {
+static int listen_on(const char *host, uint16_t port, cp_err *err) {
     struct sockaddr_storage addr = {0};
     socklen_t n = 0;
-    const char *host = srv->t->config->host;
     if (resolve(host, &addr, &n, err) < 0) return -1;
     set_port(&addr, port);
     cp_autofd int fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot listen on %s:%u", host, (unsigned)port);
     set_options(fd, addr.ss_family == AF_INET6);
-    if (bind(fd, (struct sockaddr *)&addr, n) < 0 || listen(fd, BACKLOG) < 0) {
-        if (errno == EADDRINUSE)
-            return cp_fail(err, CP_E_PORT_IN_USE, "cannot listen on %s:%u: the port is in use", host, (unsigned)port);
-        return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot listen on %s:%u", host, (unsigned)port);
-    }
+    if (bind(fd, (struct sockaddr *)&addr, n) == 0 && listen(fd, BACKLOG) == 0) return cp_take_fd(&fd);
+    if (errno == EADDRINUSE)
+        return cp_fail(err, CP_E_PORT_IN_USE, "cannot listen on %s:%u: the port is in use", host, (unsigned)port);
+    return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "cannot listen on %s:%u", host, (unsigned)port);
+}
+
+/* Who has connected since the former server ended waits in the socket that it listened on. */
+int cp_listener_open(cp_server *srv, uint16_t port, cp_err *err) {
+    cp_autofd int fd =
+        srv->t->inherited > 0 ? cp_take_fd(&srv->t->inherited) : listen_on(srv->t->config->host, port, err);
+    if (fd < 0) return -1;
     srv->gate.port = port_of(fd);
     atomic_store(&srv->listener, cp_take_fd(&fd));
     if (arm(srv, EPOLL_CTL_ADD, EPOLLIN) < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "epoll");

@@ -86,6 +86,8 @@ int cp_server_open(cp_transport *t, uint16_t port, uint16_t *bound, cp_err *err)
     return 0;
 }
 
+int cp_server_listener(const cp_transport *t) { return t->server ? atomic_load(&t->server->listener) : -1; }
+
 void cp_server_stop_accepting(cp_transport *t) {
     cp_server *srv = t->server;
     if (!srv || atomic_exchange(&srv->draining, true)) return;

@@ -61,8 +61,12 @@ export class Faults {
     try { process.kill(pid, 'SIGKILL'); } catch { this.over('kill'); return; }
     this.kills++;
     const ms = await this.answer(begin).finally(() => this.over('kill'));
+    this.leaveHung(at);
     if (!this.since(at, 'full', 'locked', 'hup', ...Object.keys(kinds))) this.restarts.push(ms);
   }
+  // A server whose thread hangs when it is killed keeps its connections until that one goes: its clients hear nothing,
+  // and give up by themselves.
+  leaveHung(killed) { if (this.since(killed, 'mount')) this.load.giveUp(); }
   // This machine has no such thing: said once.
   cannot(what, why) {
     if (!unavailable.has(what)) console.log(`torture: no ${what}: ${why}`);
@@ -111,9 +115,10 @@ export class Faults {
   async starving() {
     let pid = await serverPid(this.s);
     if (this.rng.chance(0.5) && pid && !this.lasting) {
-      const former = pid;
+      const former = pid, killed = Date.now();
       try { process.kill(former, 'SIGKILL'); this.kills++; } catch { /* it has just been killed */ }
       while (!this.s.exited && (!(pid = await serverPid(this.s)) || pid === former)) await sleep(1);
+      this.leaveHung(killed);
     }
     if (!pid) return;
     const have = (await descriptors(pid)).length, had = await hardLimit(pid);

@@ -95,6 +95,12 @@ export class Load {
     if (this.sockets[i] && !this.sockets[i].closed) { fresh.ws.terminate(); return this.sockets[i]; }
     return (this.sockets[i] = fresh);
   }
+  // Of all connections. What was asked for on them is lost, as when the other side cuts them.
+  giveUp() {
+    this.client.close();
+    this.client = new Client(this.s.base);
+    for (const m of this.all) m.ws.terminate();
+  }
   waiting() {
     return [...this.all.flatMap((m, i) => [...m.pending].map(([id, p]) => `socket ${i} (state ${m.ws.readyState}, paused ${m.ws.isPaused}) ${id}: ${p.events.length} events`)),
       ...this.http];
