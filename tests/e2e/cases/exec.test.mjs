@@ -216,10 +216,10 @@ group('exec', {}, ({ both, plain }) => {
 });
 
 const FILL = `
-import os, sys
+import os, signal, sys
 try:
     while os.fork(): pass
-    os.execvp('sleep', ['sleep', '1000'])
+    signal.pause()
 except OSError:
     print('full', flush=True)
     sys.stdin.read()

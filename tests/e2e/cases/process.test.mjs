@@ -57,7 +57,7 @@ group('process', {}, ({ both, plain }) => {
   // script(1) brings the terminals, as long as the server has none of its own.
   both('B041', 'shells on 50 terminals whose clients vanish: none stays, nor its terminal', async (d, s) => {
     const doors = await Promise.all(times(5, () => d.another()));
-    const command = `exec script -qfc 'echo up $PPID $$ end; exec bash' /dev/null`;
+    const command = `exec script -qfc 'echo up $PPID $$ end; exec bash --norc' /dev/null`;
     const shells = doors.flatMap(e => times(10, () => e.execStream(command, { stdin: 'open', onDisconnect: 'kill' })));
     const pids = [];
     for (const st of shells) {

@@ -58,14 +58,17 @@ export const del = async (s, p, headers = {}) => json(await fetch(s.base + p, { 
 // Dead, and reaped: a zombie is not gone.
 export const gone = pid => until(() => { try { process.kill(pid, 0); return false; } catch { return true; } }, `pid ${pid} to be gone`);
 
-// The pid of the server process: the keeper's child named conflux-server.
+// The pid of the server process: the keeper's child named conflux-server. Asked for in loops: the kernel's list of the keeper's
+// children is one file. It may leave some out while others end, and not every kernel has it: then all processes are looked at.
 export async function serverPid(s) {
-  for (const e of await readdir('/proc')) {
-    if (!/^\d+$/.test(e)) continue;
-    const stat = await readFile(`/proc/${e}/stat`, 'utf8').catch(() => '');
+  const isServer = async pid => {
+    const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '');
     const m = /^\d+ \((.*)\) (\S) (\d+)/s.exec(stat);
-    if (m && m[1].startsWith('conflux-server'.slice(0, 15)) && Number(m[3]) === s.child.pid && m[2] !== 'Z') return Number(e);
-  }
+    return m && m[1].startsWith('conflux-server'.slice(0, 15)) && Number(m[3]) === s.child.pid && m[2] !== 'Z';
+  };
+  const keeper = s.child.pid, children = await readFile(`/proc/${keeper}/task/${keeper}/children`, 'utf8').catch(() => '');
+  for (const list of [() => children.split(' '), () => readdir('/proc')])
+    for (const e of await list()) if (/^\d+$/.test(e) && await isServer(e)) return Number(e);
   return null;
 }
 
