@@ -300,6 +300,14 @@ static bool same(const cp_exec *e, const cp_exec_spec *spec) {
     return memcmp(e->fingerprint, spec->fingerprint, sizeof e->fingerprint) == 0;
 }
 
+static int conflict(const cp_exec *e, cp_err *err) {
+    static const uint8_t unknown[sizeof e->fingerprint];
+    if (memcmp(e->fingerprint, unknown, sizeof unknown) != 0)
+        return cp_fail(err, CP_E_EXECUTION_CONFLICT, "execution %s belongs to another request", e->id);
+    return cp_fail(err, CP_E_EXECUTION_CONFLICT,
+                   "execution %s is there already; by which request it was started was lost with the registry", e->id);
+}
+
 static bool over(const cp_exec *e) { return e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED; }
 
 /* It was never begun for a lack that may have passed: whoever asks again gets a start, not the refusal of then. */
@@ -311,8 +319,7 @@ static bool may_begin_now(const cp_exec *e) {
 /* 1: *out is the one that there is; 0: start one; -1. */
 static int find_existing(cp_services *s, const cp_exec_spec *spec, cp_exec **out, cp_err *err) {
     cp_exec *e = spec->exec_id.n ? cp_exec_find(s, spec->exec_id) : NULL;
-    if (e && !same(e, spec))
-        return cp_fail(err, CP_E_EXECUTION_CONFLICT, "execution %s belongs to another request", e->id);
+    if (e && !same(e, spec)) return conflict(e, err);
     if (!e && spec->process_id.n) {
         e = cp_exec_find_process(s, spec->process_id);
         if (e && !same(e, spec)) {

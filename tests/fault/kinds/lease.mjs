@@ -12,7 +12,7 @@ export async function leased(f, dir, rng, tag) {
   if (!h.held) return f.load.bad(`no lease could be had: ${h.said}`);
   // Its own time limit, or a true answer once the lease has gone; a fault that comes between says its name.
   const right = r => (r.status === 200 && (r.body.exitCode === 0 || [124, 137].includes(r.body.exitCode)))
-    || r.body?.code === 'EXECUTION_LOST' || /execve/.test(r.body?.message) || f.excuses(r.body, begun);
+    || r.body?.code === 'EXECUTION_LOST' || /execve/.test(r.body?.message) || f.excuses(r.body, begun) || f.forgot(r.body, begun);
   const stuck = f.load.ask('POST', '/api/execute', { args: [file], executionId: `${tag}-lease`, sessionId: OFF, timeoutMs: 500 })
     .then(r => { if (!right(r)) f.load.bad(`exec of a program under a lease: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`); });
   try {

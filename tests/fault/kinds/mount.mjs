@@ -12,7 +12,7 @@ export async function mounted(f, dir, rng, tag) {
   if (!h.held) return f.cannot('mount', `a file system of our own cannot be mounted: ${h.said.trim()}`);
   const told = (what, r) => {
     const timely = r.status === 200 && [124, 137].includes(r.body.exitCode), failed = /chdir|not connected|silent/i.test(r.body?.message);
-    if (!timely && !failed && r.body?.code !== 'EXECUTION_LOST' && !f.excuses(r.body, begun)) f.load.bad(`${what} in a file system that does not answer: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
+    if (!timely && !failed && r.body?.code !== 'EXECUTION_LOST' && !f.excuses(r.body, begun) && !f.forgot(r.body, begun)) f.load.bad(`${what} in a file system that does not answer: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
   };
   const hanging = [
     f.load.ask('POST', '/api/execute', { args: ['true'], cwd: `${place}/sub`, executionId: `${tag}-mount`, sessionId: OFF, timeoutMs: 500 }).then(r => told('exec', r)),

@@ -52,6 +52,12 @@ export class Faults {
     return ok;
   }
 
+  // The registry was taken away: what had ended before is not known any more, nor by which request what runs was
+  // started, and the answer says so.
+  forgot(body, begun) {
+    return this.since(begun, 'registry') && (/^(EXECUTION|PROCESS|COMMAND)_NOT_FOUND$/.test(body?.code) || /lost with the registry/.test(body?.message));
+  }
+
   // From SIGKILL to the next answer. Only undisturbed ones count as a measure.
   async kill() {
     this.begin('kill');

@@ -205,9 +205,8 @@ export class Load {
   // Refused at the door for a moment, as 429 says: no word on the id, which may have been asked for before by a request
   // whose connection was lost, and that is still on its way.
   busy(c, r) { return r.body?.code === 'LIMIT_EXCEEDED' && this.faults.excuses(r.body, c.begun) && ++this.refused; }
-  // The registry was taken away: what had ended before is not known any more, and the answer says so.
   forgets(c, r) {
-    if (/^(EXECUTION|PROCESS|COMMAND)_NOT_FOUND$/.test(r.body?.code) && this.faults.since(c.begun, 'registry')) { c.forgotten = r.body.code; this.forgotten++; }
+    if (this.faults.forgot(r.body, c.begun)) { c.forgotten = r.body.code; this.forgotten++; }
     return !!c.forgotten;
   }
   // A refusal that a fault excuses: the child must never have run (verified at the end of the round).
@@ -284,6 +283,7 @@ export class Load {
   async end(c) {
     await sleep(this.rng.int(0, 1500));
     const r = await this.ask('DELETE', `/api/process/${c.tag}?graceMs=500`);
+    if (this.forgets(c, r)) return;
     if (r.status === 200 && r.body.survivors.length) c.bad(`survivors: ${r.body.survivors}`);
     if (r.status !== 200 && r.body?.code !== 'COMMAND_NOT_FOUND') c.bad(`DELETE: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
   }
@@ -308,6 +308,7 @@ export class Load {
         await sleep(this.rng.int(1, 20));
         continue;
       }
+      if (this.forgets(c, r)) return;
       if (r.status !== 200) return this.refusal(c, r);
       return this.result(c, r.body, sessionId);
     }
