@@ -395,6 +395,9 @@ export class Load {
     if (ended ? c.exitCode !== c.code : !(c.doomed && [137, 143].includes(c.exitCode))) c.bad(`exit code ${c.exitCode} (${c.outcome}) instead of ${c.code}${ended ? '' : '; did not come to its end'}`);
     const log = c.mayVanish ? c.total : await this.log(c);
     if (!log) return;
+    // Its end was told, and then its row and its log went with the registry; what the shell had still deposited of it
+    // makes the next server list it anew, without output.
+    if (c.total && log[0] + log[1] === 0 && this.faults.since(c.begun, 'registry') && this.faults.since(c.begun, 'kill', 'hup', 'emfile')) { this.forgotten++; return; }
     for (const k of [0, 1]) {
       // One that was killed may have written a batch that it had not counted yet.
       const most = ended ? wrote[k] : wrote[k] + c.batch * (c.pad + 40);
