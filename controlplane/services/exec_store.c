@@ -373,6 +373,12 @@ static bool is_suffix(const char *end) {
     return strcmp(end, ".out") == 0 || strcmp(end, ".err") == 0 || strcmp(end, CP_COMMAND_SUFFIX) == 0;
 }
 
+/* What a session's shell is still at has a log, though its row may be lost: it is adopted later (session_inherit.c). */
+static bool is_known(cp_services *s, cp_str id) {
+    cp_autofree char *text = cp_str_dup(id);
+    return cp_exec_find(s, id) || cp_session_inherits(s, text);
+}
+
 /* Logs that no row names: of calls that were under way when a former server died. */
 static void sweep_logs(cp_services *s) {
     cp_autobuf cp_buf path = {0};
@@ -382,7 +388,7 @@ static void sweep_logs(cp_services *s) {
     for (struct dirent *f; (f = readdir(d));) {
         size_t n = strlen(f->d_name);
         if (n < 5 || !is_suffix(f->d_name + n - 4)) continue;
-        if (!cp_exec_find(s, (cp_str){f->d_name, n - 4})) unlinkat(dirfd(d), f->d_name, 0);
+        if (!is_known(s, (cp_str){f->d_name, n - 4})) unlinkat(dirfd(d), f->d_name, 0);
     }
     closedir(d);
 }

@@ -230,3 +230,18 @@ own('X36', 'values of the environment are never in the state folder: while a com
   assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
   await next.close();
 });
+
+own('X83', 'the registry is gone at a start: what a session is at goes on with all of its output', {}, async (d, s) => {
+  const go = path.join(s.dir, 'go'), log = async d => (await d.get('/api/execution/at-it/logs?stream=stdout&from=0')).body;
+  execFileSync('mkfifo', [go]);
+  const call = d.exec(`echo before; read -r line < ${go}; echo after`, { sessionId: 'work', executionId: 'at-it' }).catch(() => 'lost');
+  await until(async () => (await log(d)).data?.includes('before'), 'its first line in the log');
+  process.kill(await serverPid(s), 'SIGSTOP');
+  for (const part of ['', '-wal']) await rm(path.join(stateOf(s), 'registry.db' + part));
+  const next = await again(s, d);
+  await writeFile(go, 'x\n');
+  const whole = await until(async () => { const l = await log(next); return l.data?.endsWith('after\n') && l; }, 'the rest of its output');
+  assert.deepEqual([whole.data, whole.dropped], ['before\nafter\n', 0]);
+  assert.equal(await call, 'lost');
+  await next.close();
+});

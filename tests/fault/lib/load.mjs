@@ -387,6 +387,7 @@ export class Load {
     // At most once is what the registry remembers: without it a later server knows of no start whose child has ended.
     if (ran > 1 && !(this.faults.since(c.begun, 'registry') && this.faults.since(c.begun, 'kill', 'hup', 'emfile'))) c.bad(`ran ${ran} times`);
     if (c.forgotten) return;
+    if (c.outcome === 'lost' && ended && this.faults.since(c.begun, 'registry')) { this.forgotten++; return; } // its end was in there
     if (c.never && ran) c.bad(`was refused (${c.never}) but ran`);
     if (c.never || (c.mayVanish && c.exitCode === undefined)) return;
     if (c.outcome === 'lost' && !ran) return; // the intent was recorded, the server died before it came to a start
@@ -395,9 +396,6 @@ export class Load {
     if (ended ? c.exitCode !== c.code : !(c.doomed && [137, 143].includes(c.exitCode))) c.bad(`exit code ${c.exitCode} (${c.outcome}) instead of ${c.code}${ended ? '' : '; did not come to its end'}`);
     const log = c.mayVanish ? c.total : await this.log(c);
     if (!log) return;
-    // Its end was told, and then its row and its log went with the registry; what the shell had still deposited of it
-    // makes the next server list it anew, without output.
-    if (c.total && log[0] + log[1] === 0 && this.faults.since(c.begun, 'registry') && this.faults.since(c.begun, 'kill', 'hup', 'emfile')) { this.forgotten++; return; }
     for (const k of [0, 1]) {
       // One that was killed may have written a batch that it had not counted yet.
       const most = ended ? wrote[k] : wrote[k] + c.batch * (c.pad + 40);
