@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { proxy } from './js/lib/proxy.mjs';
 import { conflux, exec, run, sha } from './lib/cli.mjs';
-import { BIN, gone, serverPid, start, until } from './lib/server.mjs';
+import { BIN, few, gone, serverPid, start, until } from './lib/server.mjs';
 
 const seq = async (a, b) => (await exec('seq', [String(a), String(b)], { maxBuffer: 1 << 28 })).stdout;
 
@@ -120,7 +120,7 @@ describe('a lost connection', () => {
   });
 
   test('cp goes on where it was cut, both ways', async () => {
-    const data = randomBytes(48 << 20), local = path.join(dir, 'data');
+    const data = randomBytes(few(48, 24) << 20), local = path.join(dir, 'data');
     await writeFile(local, data);
     const cutting = async (child, begun) => {
       let over = false;
@@ -140,7 +140,7 @@ describe('a lost connection', () => {
   });
 
   test('an interrupted cp is finished by the same command', async () => {
-    const data = randomBytes(32 << 20), local = path.join(dir, 'long');
+    const data = randomBytes(few(32, 12) << 20), local = path.join(dir, 'long');
     await writeFile(local, data);
     const child = conflux(s, ['cp', local, 'remote:long']);
     await until(async () => (await readdir(s.workspace)).some(name => /^\.conflux|upload|\.tmp/.test(name)), 'a beginning');

@@ -1,5 +1,6 @@
 // What the file routes do that only the whole program can show, on both doors.
 import assert from 'node:assert/strict';
+import { closeSync, openSync } from 'node:fs';
 import { mkdir, symlink, writeFile } from 'node:fs/promises';
 import { group, own, times } from './lib/door.mjs';
 import { until } from './lib/server.mjs';
@@ -40,10 +41,10 @@ group('files', {}, ({ both }) => {
 });
 
 own('search', 'ends when its client goes, and a slow client holds nobody up', { args: ['--max-scans', '1'] }, async (d, s) => {
-  const root = `${s.workspace}/many`;
-  for (let k = 0; k < 40; k++) {
-    await mkdir(`${root}/${k}`, { recursive: true });
-    await d.post('/api/files/batch', { operations: times(500, i => ({ path: '/api/write', body: { path: `${root}/${k}/${'n'.repeat(200)}${i}`, content: '' } })) });
+  const root = `${s.workspace}/many`, deep = root + `/${'d'.repeat(250)}`.repeat(10); // each match tells its path: long ones make few files many bytes
+  for (let k = 0; k < 4; k++) {
+    await mkdir(`${deep}/${k}`, { recursive: true });
+    times(1000, i => closeSync(openSync(`${deep}/${k}/${'n'.repeat(200)}${i}`, 'w')));
   }
   const c = await d.another();
   const st = c.stream('/api/files/search', { path: root, limit: 1000000 });

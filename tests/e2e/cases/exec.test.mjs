@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import net from 'node:net';
 import { OFF, alive, full, group, openDoor, own, times } from '../lib/door.mjs';
-import { serverPid, until } from '../lib/server.mjs';
+import { few, serverPid, until } from '../lib/server.mjs';
 
 const sha = s => createHash('sha256').update(s).digest('hex');
 const seq = n => times(n, i => i + 1 + '\n').join('');
@@ -12,7 +12,7 @@ const noExit = r => { assert.ok(r.status >= 400, JSON.stringify(r)); assert.equa
 
 group('exec', {}, ({ both, plain }) => {
   both('B001', 'short commands always bring their output', async d => {
-    for (let left = full(5000, 640); left > 0; left -= 16) {
+    for (let left = full(5000, few(640, 160)); left > 0; left -= 16) {
       const all = await Promise.all(times(16, i => d.exec('echo hello', { sessionId: i % 4 ? OFF : 'b001-' + i })));
       all.forEach((r, i) => assert.deepEqual([r.body.exitCode, r.body.stdout], [0, i % 4 ? 'hello\n' : 'hello']));
     }
@@ -101,7 +101,7 @@ group('exec', {}, ({ both, plain }) => {
 
   plain('B012', '[ws] start, input and its end in one segment', async s => {
     const d = await openDoor('ws', s), { m } = d;
-    for (let i = 0; i < full(500, 60); i++) {
+    for (let i = 0; i < full(500, few(60, 20)); i++) {
       m.ws._socket.cork();
       const r = m.post('/api/execute', { command: 'cat', stdin: 'open', sessionId: OFF }, { id: 'in' + i });
       m.send({ type: 'stdin', id: 'in' + i, data: 'payload ' + i });
@@ -115,7 +115,7 @@ group('exec', {}, ({ both, plain }) => {
   });
 
   plain('B012', '[http] start, input and its end in one segment', async s => {
-    for (let i = 0; i < full(500, 60); i++) {
+    for (let i = 0; i < full(500, few(60, 20)); i++) {
       const message = (p, body) => `POST ${p} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
       const k = net.connect(s.port, '127.0.0.1'), id = 'b012-' + i;
       let text = '';

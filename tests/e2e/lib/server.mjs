@@ -8,6 +8,9 @@ import { fileURLToPath } from 'node:url';
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../..');
 export const BIN = process.env.CONFLUX_BIN ?? path.join(root, 'build/conflux');
 
+// How much of something where a slow build (with sanitizers) finds the same with less.
+export const few = (n, slow) => (process.env.CONFLUX_TEST_SLOW === '1' ? slow : n);
+
 // Waits until fn() yields something truthy; the deadline is a bound against hanging, not a measure.
 export async function until(fn, what = 'condition', ms = 30000) {
   const end = Date.now() + ms;
