@@ -46,11 +46,12 @@ bool cp_outbox_tight;
 static size_t held_in_all; /* memory of all chunks in use; bodies are charged by whoever made them */
 static size_t charged;     /* what the budget knows of it */
 
-/* The budget is told in steps: a chunk comes and goes with each reply. */
+/* The budget is told in steps: a chunk comes and goes with each reply. And when nothing is left. */
 static void tell_budget(void) {
     enum { STEP = 64 * 1024 };
     if (held_in_all > charged + STEP) cp_budget_force(CP_MEM_UNSENT, held_in_all - charged);
-    else if (held_in_all + STEP < charged) cp_budget_release(CP_MEM_UNSENT, charged - held_in_all);
+    else if (held_in_all + STEP < charged || (charged && !held_in_all))
+        cp_budget_release(CP_MEM_UNSENT, charged - held_in_all);
     else return;
     charged = held_in_all;
     cp_outbox_tight = cp_budget_tight(CP_MEM_UNSENT);

@@ -65,19 +65,29 @@ static int open_log(cp_output *o) {
     return o->file < 0 ? -1 : 0;
 }
 
+/* A log that has begun anew begins inside a block, of which the file system keeps the whole: what is before it there
+ * reads as zeros. They are told from output by the hole in front; zeros of the child's at this place count as dropped
+ * too, as any other byte that is this old might have been. */
+static uint64_t behind_zeros(int fd, uint64_t at) {
+    char block[4096];
+    ssize_t n = at ? pread(fd, block, sizeof block - at % sizeof block, (off_t)at) : 0;
+    for (ssize_t i = 0; i < n && !block[i]; i++) at++;
+    return at;
+}
+
 /* Where the data begin: holes in front are what the former server dropped after it last wrote its row. */
 static uint64_t first_data(int fd, uint64_t known, uint64_t size) {
     if (known >= size) return size;
     off_t at = lseek(fd, (off_t)known, SEEK_DATA);
     if (at < 0) return errno == ENXIO ? size : known;
-    return (uint64_t)at;
+    return behind_zeros(fd, (uint64_t)at);
 }
 
 /* Kept is one run of data; what was thrown away before it and behind it are holes. */
 static void reopen_cut(cp_output *o, uint64_t size) {
     off_t first = lseek(o->file, 0, SEEK_DATA);
     off_t end = first < 0 ? -1 : lseek(o->file, first, SEEK_HOLE);
-    o->first = o->reading = first < 0 ? 0 : (uint64_t)first;
+    o->first = o->reading = first < 0 ? 0 : behind_zeros(o->file, (uint64_t)first);
     o->stored = end < 0 ? o->first : (uint64_t)end;
     if (o->opts.stop_at_budget && o->stored > o->opts.budget) o->stored = o->opts.budget;
     o->discarded = size - o->stored;

@@ -262,6 +262,33 @@ static void reopened_log_goes_on(void **state) {
     cp_output_free(o);
 }
 
+/* A log that began anew inside a block, whose server died before it wrote down where. */
+static void zeros_before_the_first_byte_are_no_output(void **state) {
+    (void)state;
+    enum { BLOCK = 4096, AT = 2 * BLOCK + 700, N = 3000 };
+    for (int mode = 0600; mode <= 0700; mode += 0100) { /* 0700: cut again behind it */
+        cp_err err;
+        uint64_t at;
+        cp_autofd int fd = open(t.path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        assert_int_equal(fchmod(fd, (mode_t)mode), 0);
+        cp_autobuf cp_buf text = {0};
+        for (int i = 0; i < N; i++) cp_buf_addc(&text, i == N / 2 ? 0 : 'x');
+        assert_int_equal(pwrite(fd, text.p, N, AT), N);
+        cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, MIB, false};
+        for (uint64_t known = 0; known <= 2 * BLOCK + 300; known += 2 * BLOCK + 300) {
+            cp_output *o = cp_output_reopen(&opts, known, &err);
+            assert_int_equal(cp_output_first(o), AT);
+            assert_int_equal(cp_output_total(o), AT + N);
+            cp_autobuf cp_buf got = {0};
+            assert_int_equal(cp_output_read(o, 0, MIB, &got, &at), N);
+            assert_int_equal(at, AT);
+            assert_memory_equal(got.p, text.p, N);
+            cp_output_finish(o);
+            cp_output_free(o);
+        }
+    }
+}
+
 /* A disk that takes nothing ends neither the child nor the log. */
 static void full_disk(void **state) {
     (void)state;
@@ -467,6 +494,7 @@ int main(void) {
         T(own_words_come_last),
         T(no_pipe_is_an_end),
         T(reopened_log_goes_on),
+        T(zeros_before_the_first_byte_are_no_output),
         T(what_is_taken_away_goes_off_the_loop),
         T(full_disk),
         T(cut_log_survives_its_server),

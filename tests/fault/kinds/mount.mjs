@@ -11,7 +11,9 @@ export async function mounted(f, dir, rng, tag) {
   const h = await hold(silent, place), begun = Date.now();
   if (!h.held) return f.cannot('mount', `a file system of our own cannot be mounted: ${h.said.trim()}`);
   const told = (what, r) => {
-    const timely = r.status === 200 && [124, 137].includes(r.body.exitCode), failed = /chdir|not connected|silent/i.test(r.body?.message);
+    // At which step its start failed, the keeper tells the server that has asked for it; the next one hears of an exit.
+    const codes = f.since(begun, 'kill', 'hup', 'emfile') ? [124, 137, 127] : [124, 137];
+    const timely = r.status === 200 && codes.includes(r.body.exitCode), failed = /chdir|not connected|silent/i.test(r.body?.message);
     if (!timely && !failed && r.body?.code !== 'EXECUTION_LOST' && !f.excuses(r.body, begun) && !f.forgot(r.body, begun)) f.load.bad(`${what} in a file system that does not answer: ${r.status} ${JSON.stringify(r.body).slice(0, 300)}`);
   };
   const hanging = [

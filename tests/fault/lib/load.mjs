@@ -369,7 +369,7 @@ export class Load {
         if (this.forgets(c, { body: r })) return null;
         if (!r.success) return c.bad(`log: ${JSON.stringify(r).slice(0, 300)}`);
         const start = at + r.dropped;
-        if (r.data !== c.expected(k).slice(start, start + r.data.length)) c.bad(`the log of ${names[k]} has other bytes at ${start} (${r.data.length})`);
+        if (r.data !== c.expected(k).slice(start, start + r.data.length)) c.bad(`the log of ${names[k]} has other bytes at ${start} (${r.data.length}): ${JSON.stringify(r.data.slice(0, 60))}`);
         if (r.next === at && r.next < r.total && r.dropped === 0) return c.bad(`the log of ${names[k]} stops at ${at} of ${r.total}`);
         at = r.next;
         got += r.data.length;
