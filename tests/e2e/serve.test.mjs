@@ -198,7 +198,7 @@ describe('kill -9 of the server', () => {
   test('a background process lives on, is listed, all its output and its exit code arrive', async () => {
     const s = await start();
     try {
-      const started = await post(s, '/api/process/start', { command: 'for i in $(seq 1 400); do echo line $i; echo err $i >&2; sleep 0.005; done; exit 5', processId: 'bg' });
+      const started = await post(s, '/api/process/start', { command: 'for i in $(seq 1 400); do echo line $i; echo err $i >&2; [ $((i % 4)) != 0 ] || sleep 0.06; done; exit 5', processId: 'bg' });
       assert.equal(started.status, 200);
       const streamed = await post(s, '/api/process/start', { command: 'echo only; exit 3', processId: 'ended', sessionId: OFF });
       assert.equal(streamed.status, 200);

@@ -27,7 +27,7 @@ group('streaming', {}, ({ both, plain }) => {
     const executionId = 'b030-' + d.name;
     let from = '0-0', cuts = 0, last;
     const got = { stdout: '', stderr: '' }, want = w => times(400, i => `${w} ${i + 1} é\n`).join('');
-    const start = { command: 'for i in $(seq 1 400); do echo out $i é; echo err $i é >&2; sleep 0.003; done; exit 9', executionId, sessionId: OFF };
+    const start = { command: 'for i in $(seq 1 400); do echo out $i é; echo err $i é >&2; [ $((i % 4)) != 0 ] || sleep 0.012; done; exit 9', executionId, sessionId: OFF };
     for (let round = 0; !last; round++) {
       const c = await d.another();
       const by = round % 3; // by the request, again and again; by the id; by the header of a browser that reconnects
