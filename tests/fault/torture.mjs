@@ -178,7 +178,7 @@ async function play(s, round, base, totals) {
   await closeSessions(s);
   const mb = await nothingLeft(s, load, base).catch(e => { load.bad(e.message); return {}; });
   const slow = turnsOf(s.stderr.slice(began), totals.machine);
-  for (const t of slow) if (!sanitized && t.ms > t.limit) load.bad(`a turn over ${t.limit} ms: ${t.line}`); // a sanitizer makes them long
+  for (const t of slow) if (!sanitized && t.ms > t.limit) load.bad(`a turn over ${t.limit} ms (a processor was waited for in ${(t.pressure * 100).toFixed(0)} % of the time): ${t.line}`); // a sanitizer makes them long
   totals.slow.push(...slow);
   const problems = [...load.problems, ...load.children.flatMap(c => c.problems)];
   count(totals, load, faults);

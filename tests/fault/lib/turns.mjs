@@ -32,12 +32,13 @@ export class Pressure {
   }
 }
 
-// The turns that a log tells of: {ms, cpu, at, what, line, limit}.
+// The turns that a log tells of: {ms, cpu, at, what, line, pressure, limit}.
 export function turnsOf(log, machine) {
   return log.split('\n').filter(l => l.includes('event=loop.turn')).map(line => {
     const n = name => Number(new RegExp(` ${name}=(\\d+)`).exec(line)?.[1]);
     const t = { ms: n('busy_ms'), cpu: n('cpu_ms'), at: Date.parse(/ts=(\S+)/.exec(line)?.[1]), what: /longest=(\S+)/.exec(line)?.[1], line };
-    t.limit = t.cpu <= MAX_TURN_MS && machine.around(t.at) > BUSY ? MAX_BLOCKED_MS : MAX_TURN_MS;
+    t.pressure = machine.around(t.at);
+    t.limit = t.cpu <= MAX_TURN_MS && t.pressure > BUSY ? MAX_BLOCKED_MS : MAX_TURN_MS;
     return t;
   });
 }
