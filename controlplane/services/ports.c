@@ -66,7 +66,10 @@ static int by_port(const void *a, const void *b) {
     return x->v6 != y->v6 ? x->v6 - y->v6 : strcmp(x->address, y->address);
 }
 
-static bool elder(const cp_proc *a, const cp_proc *b) {
+/* Whose a port is that both have: the elder's. Ours is ours, though the keeper has it too. */
+static bool goes_before(const cp_proc *a, const cp_proc *b) {
+    pid_t own = getpid();
+    if (a->pid == own || b->pid == own) return a->pid == own;
     return a->start_time != b->start_time ? a->start_time < b->start_time : a->pid < b->pid;
 }
 
@@ -76,7 +79,7 @@ static void claim(cp_ports *all, const char *link, const cp_proc *proc) {
     if (sscanf(link, "socket:[%llu]", &inode) != 1) return;
     key.inode = inode;
     cp_port *p = bsearch(&key, all->v, all->n, sizeof key, by_inode);
-    if (!p || (p->n && !elder(proc, &p->chain[0]))) return;
+    if (!p || (p->n && !goes_before(proc, &p->chain[0]))) return;
     p->chain[0] = *proc;
     p->n = 1;
 }
