@@ -328,11 +328,13 @@ static void folder_removed_while_it_is_idle(void **state) {
     assert_int_equal(temp_dir_remove(fx.dir), 0);
     expect_mended();
     fx.asked = 0;
-    assert_int_equal(temp_dir_remove(fx.dir), 0);
-    cp_autofd int fd = open(fx.dir, O_WRONLY | O_CREAT | O_CLOEXEC, 0600); /* a file in its place */
-    assert_true(fd >= 0);
-    expect_mended();
     char path[160];
+    snprintf(path, sizeof path, "%s.file", fx.dir);
+    cp_autofd int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(renameat2(AT_FDCWD, path, AT_FDCWD, fx.dir, RENAME_EXCHANGE), 0); /* a file in its place */
+    assert_int_equal(temp_dir_remove(path), 0);
+    expect_mended();
     snprintf(path, sizeof path, "rm -f %s.damaged-*", fx.dir);
     assert_int_equal(system(path), 0); /* NOLINT(cert-env33-c): a pattern, and nothing of a client's */
 }
