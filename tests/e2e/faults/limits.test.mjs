@@ -252,7 +252,7 @@ const marked = file => until(() => readFile(file, 'utf8').catch(() => ''), 'the 
 const nothingHeld = s => until(async () => await held(s, 'commands') + await held(s, 'json') + await held(s, 'bodies') === 0, 'nothing of the request to be held');
 
 for (const name of ['http', 'ws']) test(`X145 [${name}]: the text of a command, however long, is run whole and kept by its head`, async () => {
-  const n = full(15, 5), size = few(15, 5) * MB;
+  const n = full(15, 4), size = few(15, 5) * MB;
   const s = await start({ args: ['--keep-alive', '3600000'] });
   let d = await openDoor(name, s);
   const file = i => path.join(s.workspace, 'ran' + i);
