@@ -223,7 +223,7 @@ try {
   }
   console.log(`torture: ${totals.rounds} rounds, ${totals.kills} kills, ${totals.children} children, ${(totals.received / 1e6).toFixed(1)} MB received, ${totals.dropped} bytes declared dropped; `
     + `kill -9 to the next answer: median ${median(totals.restarts).toFixed(1)} ms, max ${Math.max(...totals.restarts).toFixed(1)} ms (${totals.restarts.length}); `
-    + `${totals.slow.length} turns over 5 ms${totals.slow.sort((a, b) => b.ms - a.ms).slice(0, 3).map(t => `, ${t.ms} ms (${t.cpu} of them computing) in ${t.what}`).join('')}`);
+    + `${totals.slow.length} turns over 5 ms${totals.slow.sort((a, b) => b.ms - a.ms).slice(0, 3).map(t => `, ${t.ms} ms (${t.cpu} of them computing, processors short for ${(t.pressure * 100).toFixed(0)} %) in ${t.what}`).join('')}`);
   if (failed.length) console.log(`torture: FAILED rounds ${failed.join(', ')} of --seed ${seed}`);
 } catch (e) {
   failed.push(e);

@@ -396,6 +396,8 @@ export class Load {
     if (ended ? c.exitCode !== c.code : !(c.doomed && [137, 143].includes(c.exitCode))) c.bad(`exit code ${c.exitCode} (${c.outcome}) instead of ${c.code}${ended ? '' : '; did not come to its end'}`);
     const log = c.mayVanish ? c.total : await this.log(c);
     if (!log) return;
+    // How much the full disk did not take is in its row, and in the file from the next block on.
+    if (this.faults.since(c.begun, 'registry') && this.faults.since(c.begun, 'full') && [0, 1].every(k => log[k] <= wrote[k])) { this.forgotten += Number(log[0] < wrote[0] || log[1] < wrote[1]); return; }
     for (const k of [0, 1]) {
       // One that was killed may have written a batch that it had not counted yet.
       const most = ended ? wrote[k] : wrote[k] + c.batch * (c.pad + 40);

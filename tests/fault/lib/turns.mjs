@@ -7,8 +7,8 @@ import { readFileSync } from 'node:fs';
 
 export const MAX_TURN_MS = 100; // that one turn of the loop, or of the keeper, keeps everybody else waiting
 const MAX_BLOCKED_MS = 1000;
-const EVERY_MS = 500, AROUND_MS = 3000; // the kernel adds up every two seconds
-const BUSY = 0.25;                      // of that time somebody waited for a processor
+const EVERY_MS = 100; // the kernel's sum is of the moment at which it is read
+const BUSY = 0.25;    // of the time of the turn, and EVERY_MS before and after, somebody waited for a processor
 
 // How long so far somebody has waited for a processor, in µs; null where the kernel does not tell.
 function pressure() {
@@ -24,10 +24,10 @@ export class Pressure {
   }
   take() { const total = pressure(); if (total !== null) this.samples.push({ at: Date.now(), total }); }
   stop() { clearInterval(this.timer); }
-  // The share of the time around `at` in which somebody waited for a processor.
-  around(at) {
-    const before = this.samples.findLast(x => x.at <= at - AROUND_MS) ?? this.samples[0];
-    const after = this.samples.find(x => x.at >= at + AROUND_MS) ?? this.samples.at(-1);
+  // The share of the time from `from` to `to` in which somebody waited for a processor.
+  during(from, to) {
+    const before = this.samples.findLast(x => x.at <= from - EVERY_MS) ?? this.samples[0];
+    const after = this.samples.find(x => x.at >= to + EVERY_MS) ?? this.samples.at(-1);
     return before && after.at > before.at ? (after.total - before.total) / 1000 / (after.at - before.at) : 0;
   }
 }
@@ -37,7 +37,7 @@ export function turnsOf(log, machine) {
   return log.split('\n').filter(l => l.includes('event=loop.turn')).map(line => {
     const n = name => Number(new RegExp(` ${name}=(\\d+)`).exec(line)?.[1]);
     const t = { ms: n('busy_ms'), cpu: n('cpu_ms'), at: Date.parse(/ts=(\S+)/.exec(line)?.[1]), what: /longest=(\S+)/.exec(line)?.[1], line };
-    t.pressure = machine.around(t.at);
+    t.pressure = machine.during(t.at - t.ms, t.at);
     t.limit = t.cpu <= MAX_TURN_MS && t.pressure > BUSY ? MAX_BLOCKED_MS : MAX_TURN_MS;
     return t;
   });
