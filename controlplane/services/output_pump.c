@@ -379,10 +379,17 @@ static bool ended_in_silence(cp_output *o) {
     return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) && !(p.revents & POLLIN);
 }
 
+/* Until the next job has taken away what was kept, the hole between that and what is stored now is all that tells them
+ * apart after a crash. The file system shows none that is less than a block. */
+static bool hole_shows(const cp_output *o) {
+    enum { BLOCK = 4096 };
+    return !o->gap || cp_output_total(o) / BLOCK > (o->stored + BLOCK - 1) / BLOCK;
+}
+
 /* Not while somebody has still to read what passes through memory. */
 static bool may_store_again(const cp_output *o) {
     return !o->opts.stop_at_budget && o->in_file && !o->unlinked && !o->held.n && !o->finishing &&
-           cp_loop_now(o->opts.loop) >= o->again_at;
+           cp_loop_now(o->opts.loop) >= o->again_at && hole_shows(o);
 }
 
 static void start_again(cp_output *o) {
