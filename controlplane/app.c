@@ -187,7 +187,7 @@ static int open_doors(struct app *a, uint16_t *bound, cp_err *err) {
     t->router = a->router;
     t->config = &a->config;
     t->workers = a->workers;
-    t->inherited = a->hello.listener > 0 ? a->hello.listener : 0;
+    t->inherited = a->hello.listener;
     uint16_t port = a->hello.port ? a->hello.port : (uint16_t)a->config.port;
     return cp_server_open(t, port, bound, err);
 }

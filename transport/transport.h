@@ -23,9 +23,9 @@ typedef struct cp_transport {
     struct cp_ws *ws_head;            /* ws.c: every WebSocket connection */
     struct cp_ws_shared *ws_shared;   /* ws.c: what they share; freed by cp_ws_close_all */
     struct cp_mux_shared *mux_shared; /* mux.c: likewise */
-    int inherited;                    /* the listening socket of a former server, taken over at the opening; 0: none */
-    _Atomic unsigned nconns;          /* connections that the loop owns, for the limit */
-    _Atomic uint64_t next_trace;      /* request numbers */
+    int inherited;               /* the listening socket of a former server, taken over at the opening; <= 0: none */
+    _Atomic unsigned nconns;     /* connections that the loop owns, for the limit */
+    _Atomic uint64_t next_trace; /* request numbers */
     bool draining;
     void (*forget)(struct cp_transport *t, int fd); /* before a WebSocket's socket is closed; NULL: nothing to do */
     struct cp_http_stream *http_head;               /* http/stream.c: every client that is streamed to */

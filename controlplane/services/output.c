@@ -65,13 +65,26 @@ static int open_log(cp_output *o) {
     return o->file < 0 ? -1 : 0;
 }
 
+uint64_t cp_output_block(int fd) {
+    enum { LEAST = 4096, MOST = 1 << 20 }; /* some network file systems name what they like to transfer */
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_blksize > LEAST && st.st_blksize <= MOST ? (uint64_t)st.st_blksize
+                                                                                            : LEAST;
+}
+
 /* A log that has begun anew begins inside a block, of which the file system keeps the whole: what is before it there
  * reads as zeros. They are told from output by the hole in front; zeros of the child's at this place count as dropped
  * too, as any other byte that is this old might have been. */
 static uint64_t behind_zeros(int fd, uint64_t at) {
-    char block[4096];
-    ssize_t n = at ? pread(fd, block, sizeof block - at % sizeof block, (off_t)at) : 0;
-    for (ssize_t i = 0; i < n && !block[i]; i++) at++;
+    char bytes[4096];
+    uint64_t end = at ? (at / cp_output_block(fd) + 1) * cp_output_block(fd) : 0;
+    while (at < end) {
+        size_t most = end - at < sizeof bytes ? (size_t)(end - at) : sizeof bytes;
+        ssize_t n = pread(fd, bytes, most, (off_t)at), i = 0;
+        while (i < n && !bytes[i]) i++;
+        at += i > 0 ? (uint64_t)i : 0;
+        if (n <= 0 || i < n) break;
+    }
     return at;
 }
 
@@ -144,9 +157,7 @@ static bool grow(cp_output *o) { return ftruncate(o->file, (off_t)(o->stored + o
 
 /* Gives up what lies in a partly filled block, and looks whether the file system shows the hole. */
 static void cut(cp_output *o) {
-    struct stat st;
-    if (fstat(o->file, &st) < 0) return;
-    uint64_t block = st.st_blksize > 4096 ? (uint64_t)st.st_blksize : 4096, rest = o->stored % block;
+    uint64_t block = cp_output_block(o->file), rest = o->stored % block;
     bool at_budget = o->opts.stop_at_budget && o->stored == o->opts.budget;
     if (!at_budget) {
         if (rest > o->stored - o->first || ftruncate(o->file, (off_t)(o->stored - rest)) < 0) return;
@@ -184,10 +195,9 @@ static void trim_held(cp_output *o) {
 /* The hole that counts what is thrown away begins at a block: what lies before it in a partly filled one is given up,
  * and is held for those who have not read it. */
 static void hold_rest(cp_output *o) {
-    struct stat st;
     if (o->gap || o->discarded || !o->stored || !counts_in_file(o) || o->opts.stop_at_budget) return;
-    if (open_log(o) < 0 || fstat(o->file, &st) < 0) return;
-    uint64_t block = st.st_blksize > 4096 ? (uint64_t)st.st_blksize : 4096, rest = o->stored % block;
+    if (open_log(o) < 0) return;
+    uint64_t rest = o->stored % cp_output_block(o->file);
     if (rest > o->stored - o->first) return;
     cp_buf_reserve(&o->held, rest);
     if (pread(o->file, o->held.p, rest, (off_t)(o->stored - rest)) != (ssize_t)rest) return;

@@ -77,6 +77,7 @@ struct cp_output {
 void cp_output_kick(cp_output *o);                         /* continues to drain where that is possible now */
 void cp_output_grown(cp_output *o);                        /* there is news for the cursors */
 void cp_output_lose_before(cp_output *o, uint64_t before); /* what was stored before cannot be read any more */
+uint64_t cp_output_block(int fd);    /* bytes: what the file system keeps or gives up as a whole */
 void cp_output_settle(cp_output *o); /* ends the log when all is in; frees it when that was asked for */
 void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and reading go on in a moment */
 int cp_output_create(const cp_output *o, int flags); /* opens the file, which it makes; fd or -1 */

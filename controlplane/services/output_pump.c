@@ -381,13 +381,15 @@ static bool ended_in_silence(cp_output *o) {
 
 /* Until the next job has taken away what was kept, the hole between that and what is stored now is all that tells them
  * apart after a crash. The file system shows none that is less than a block. */
-static bool hole_shows(const cp_output *o) {
-    enum { BLOCK = 4096 };
-    return !o->gap || cp_output_total(o) / BLOCK > (o->stored + BLOCK - 1) / BLOCK;
+static bool hole_shows(cp_output *o) {
+    if (!o->gap) return true;
+    if (!cp_output_can_count(o)) return false; /* the file has to be open to be asked */
+    uint64_t block = cp_output_block(o->file);
+    return cp_output_total(o) / block > (o->stored + block - 1) / block;
 }
 
 /* Not while somebody has still to read what passes through memory. */
-static bool may_store_again(const cp_output *o) {
+static bool may_store_again(cp_output *o) {
     return !o->opts.stop_at_budget && o->in_file && !o->unlinked && !o->held.n && !o->finishing &&
            cp_loop_now(o->opts.loop) >= o->again_at && hole_shows(o);
 }

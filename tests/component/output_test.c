@@ -289,6 +289,37 @@ static void zeros_before_the_first_byte_are_no_output(void **state) {
     }
 }
 
+/* What a crash leaves of a log that was cut and goes on is told apart by the hole between the two parts. */
+static void a_cut_log_goes_on_behind_a_hole_that_shows(void **state) {
+    (void)state;
+    enum { BLOCK = 4096, KEPT = 2 * BLOCK };
+    int rw[2];
+    cp_err err;
+    cp_autobuf cp_buf text = {0};
+    cp_autofd int fd = open(t.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    for (int i = 0; i < KEPT; i++) cp_buf_addc(&text, 'x');
+    assert_int_equal(pwrite(fd, text.p, KEPT, 0), KEPT);
+    assert_int_equal(ftruncate(fd, KEPT + 700), 0);
+    assert_int_equal(fchmod(fd, 0700), 0);
+    cp_output_opts opts = {t.loop, t.workers, CP_OUT_FILE, t.path, MIB, false};
+    cp_output *o = cp_output_reopen(&opts, 0, &err);
+    assert_int_equal(cp_pipe(rw, 0), 0);
+    assert_int_equal(cp_output_attach(o, rw[0], on_end, &t.ended, &err), 0);
+    assert_int_equal(cp_nonblock(rw[1]), 0);
+    feed_once(rw[1], KEPT + 700, 100);
+    until(cp_output_total(o) == KEPT + 800);
+    assert_int_equal(cp_output_first(o), 0);
+    assert_int_equal(cp_output_end(o), KEPT);
+    feed_once(rw[1], KEPT + 800, BLOCK);
+    until(cp_output_total(o) == KEPT + 800 + BLOCK);
+    feed_once(rw[1], KEPT + 800 + BLOCK, 100);
+    close(rw[1]);
+    until(t.ended);
+    assert_int_equal(cp_output_first(o), KEPT + 800 + BLOCK);
+    assert_int_equal(cp_output_kept(o), 100);
+    cp_output_free(o);
+}
+
 /* A disk that takes nothing ends neither the child nor the log. */
 static void full_disk(void **state) {
     (void)state;
@@ -495,6 +526,7 @@ int main(void) {
         T(no_pipe_is_an_end),
         T(reopened_log_goes_on),
         T(zeros_before_the_first_byte_are_no_output),
+        T(a_cut_log_goes_on_behind_a_hole_that_shows),
         T(what_is_taken_away_goes_off_the_loop),
         T(full_disk),
         T(cut_log_survives_its_server),
