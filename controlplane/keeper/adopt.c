@@ -19,8 +19,8 @@ static void give_up(keeper *k, child *c, int sys) {
 }
 
 static void look(keeper *k, child *c, uint64_t now) {
-    proc_stat st;
-    bool seen = proc_read(c->pid, &st);
+    cp_proc_stat st;
+    bool seen = cp_proc_stat_read(c->pid, &st);
     if (!seen && cp_lack(errno) && now < c->adopt_by) return;  /* it is looked at again */
     if (seen && !c->start_time) c->start_time = st.start_time; /* the server did not know it */
     if (!seen || st.start_time != c->start_time) {

@@ -16,6 +16,7 @@
 
 #include "base/loop.h"
 #include "base/mark.h"
+#include "base/proc_stat.h"
 #include "keeper/exit.h"
 #include "keeper/keeper.h"
 #include "keeper/spawn.h"
@@ -250,14 +251,9 @@ void supervise_left(keeper *k);
 void start_server(keeper *k);
 
 /* proc.c: /proc */
-typedef struct proc_stat {
-    char state;
-    pid_t ppid, group, session;
-    uint64_t start_time;
-} proc_stat;
 typedef struct proc {
     pid_t pid;
-    proc_stat st;
+    cp_proc_stat st;
     bool chosen;
 } proc;
 typedef struct proc_table { /* one reading of /proc, by pid */
@@ -265,8 +261,6 @@ typedef struct proc_table { /* one reading of /proc, by pid */
     size_t n, cap;
     bool short_of_memory; /* or of descriptors: some are missing */
 } proc_table;
-bool proc_read(pid_t pid, proc_stat *out);
-bool proc_parse(const char *text, proc_stat *out); /* of /proc/pid/stat. Pure */
 void proc_table_read(proc_table *t);
 void proc_table_free(proc_table *t);
 #define autotable __attribute__((cleanup(proc_table_free)))

@@ -119,9 +119,9 @@ static void owe(keeper *k, child *c, uint8_t what) {
 }
 
 void peer_tell_spawned(keeper *k, child *c) {
-    proc_stat st;
+    cp_proc_stat st;
     c->told = true;
-    if (!c->start_time && !c->exited && proc_read(c->pid, &st))
+    if (!c->start_time && !c->exited && cp_proc_stat_read(c->pid, &st))
         c->start_time = st.start_time; /* no descriptor before */
     owe(k, c, OWES_SPAWNED);
 }

@@ -15,31 +15,6 @@
 
 enum { SWEEP_ROUNDS = 10, SWEEP_WAIT_MS = 2000 };
 
-bool proc_parse(const char *text, proc_stat *out) {
-    const char *p = strrchr(text, ')'); /* the name before it may hold anything, spaces and parentheses included */
-    int ppid, group, session;
-    unsigned long long start;
-    if (!p || sscanf(p + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                     &out->state, &ppid, &group, &session, &start) != 5)
-        return false;
-    out->ppid = ppid;
-    out->group = group;
-    out->session = session;
-    out->start_time = start;
-    return true;
-}
-
-bool proc_read(pid_t pid, proc_stat *out) {
-    char path[32], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (n == 0) errno = ESRCH;
-    if (n <= 0) return false;
-    text[n] = '\0';
-    return proc_parse(text, out);
-}
-
 static int by_pid(const void *a, const void *b) {
     pid_t x = ((const proc *)a)->pid, y = ((const proc *)b)->pid;
     return (x > y) - (x < y);
@@ -47,7 +22,7 @@ static int by_pid(const void *a, const void *b) {
 
 static bool collect(proc_table *t, pid_t pid) {
     proc p = {.pid = pid};
-    if (!proc_read(pid, &p.st)) return !cp_lack(errno);
+    if (!cp_proc_stat_read(pid, &p.st)) return !cp_lack(errno);
     if (t->n == t->cap) {
         size_t cap = t->cap ? t->cap * 2 : 256;
         proc *v = realloc(t->v, cap * sizeof *v);
@@ -84,9 +59,9 @@ proc *proc_find(const proc_table *t, pid_t pid) {
 void proc_signal(const proc *p, int sig) {
     /* The pidfd first: what is signalled is what was looked at, even if the number is somebody else's by now. */
     cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-    proc_stat now;
+    cp_proc_stat now;
     int sys = pidfd < 0 ? errno : 0;
-    bool seen = pidfd >= 0 && proc_read(p->pid, &now);
+    bool seen = pidfd >= 0 && cp_proc_stat_read(p->pid, &now);
     if (seen ? now.start_time != p->st.start_time : pidfd >= 0 && !cp_lack(errno)) return;
     if (pidfd >= 0) syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0);
     else if (sys != ESRCH) kill(p->pid, sig); /* no descriptor is free, or a kernel before 5.3 */
@@ -140,10 +115,10 @@ static size_t choose_marked(proc_table *t, uint64_t number) {
 }
 
 static void await_gone(const proc *p, uint64_t until) {
-    proc_stat st;
+    cp_proc_stat st;
     cp_autofd int pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     uint64_t now = cp_now_ms();
-    if (pidfd < 0 || now >= until || !proc_read(p->pid, &st) || st.start_time != p->st.start_time) return;
+    if (pidfd < 0 || now >= until || !cp_proc_stat_read(p->pid, &st) || st.start_time != p->st.start_time) return;
     (void)poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, (int)(until - now));
 }
 

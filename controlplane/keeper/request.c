@@ -136,12 +136,13 @@ static bool admit(keeper *k, uint64_t tag, cp_str key, struct refusal *why) {
 }
 
 static void book(keeper *k, child *c, const struct wanted *w, int *fds, pid_t pid) {
-    proc_stat st;
+    cp_proc_stat st;
     books_set_pid(&k->books, c, pid);
     for (int i = 0; c->key && i < 3; i++)
         if (w->hold_at[i] >= 0) c->hold[i] = cp_take_fd(&fds[w->hold_at[i]]);
     c->generation = k->generation;
-    if (proc_read(pid, &st)) c->start_time = st.start_time; /* it is there, a zombie at least: only we reap it */
+    if (cp_proc_stat_read(pid, &st))
+        c->start_time = st.start_time; /* it is there, a zombie at least: only we reap it */
 }
 
 static bool begin(keeper *k, starting *st, const struct wanted *w, int *fds, struct refusal *why) {

@@ -27,8 +27,8 @@ static bool read_former(const char *path, struct former *f) {
 
 static int write_mark(const keeper *k, const char *path, cp_err *err) {
     char text[80];
-    proc_stat st = {0};
-    (void)proc_read(getpid(), &st);
+    cp_proc_stat st = {0};
+    (void)cp_proc_stat_read(getpid(), &st);
     int n = snprintf(text, sizeof text, "%d %" PRIu64 " locks:%" PRIx64 "\n", (int)getpid(), st.start_time, k->mark);
     cp_autofd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || cp_write_all(fd, text, (size_t)n) < 0)

@@ -6,6 +6,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/proc_stat.h"
 
 static const char *const statements[CP_SQL_COUNT] = {
 #define X(id, sql) [CP_SQL_##id] = sql,
@@ -67,24 +68,14 @@ static void keep_private(const char *path) {
     if (lstat(cp_buf_z(&wal), &st) == 0 && S_ISREG(st.st_mode)) (void)chmod(cp_buf_z(&wal), 0600);
 }
 
-static bool is_zombie(pid_t pid) {
-    char path[32], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    cp_autofd int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? cp_read_full(fd, text, sizeof text - 1) : -1;
-    if (n <= 0) return false;
-    text[n] = '\0';
-    const char *name_end = strrchr(text, ')');
-    return name_end && strncmp(name_end, ") Z", 3) == 0;
-}
-
 /* A server that was killed while one of its threads hangs in the kernel keeps its locks until that one has gone, and
  * writes no more. */
 static bool is_locked_by_dead(const char *path) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40000000, .l_len = 512}; /* SQLite's */
     cp_autofd int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    cp_proc_stat holder;
     return fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid > 0 &&
-           is_zombie(lock.l_pid);
+           cp_proc_stat_read(lock.l_pid, &holder) && holder.state == 'Z';
 }
 
 /* NORMAL: a killed server loses nothing that was committed; a power cut may lose the last commits, never consistency.

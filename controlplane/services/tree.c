@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/proc_stat.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,43 +36,22 @@ bool cp_tree_has(const cp_tree *t, pid_t pid) {
     return false;
 }
 
-static ssize_t read_proc(int dir, const char *path, char *buf, size_t cap) {
-    cp_autofd int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    return cp_read_full(fd, buf, cap);
-}
-
-/* proc(5), /proc/pid/stat. The name (field 2) may hold blanks and parentheses: the fields begin after the last ')'. */
-bool cp_proc_parse(pid_t pid, const char *text, cp_proc *out) {
-    const char *p = strrchr(text, ')');
-    if (!p || p[1] != ' ' || !p[2]) return false;
-    *out = (cp_proc){.pid = pid, .state = p[2]};
-    p += 3;
-    uint64_t f[25] = {0}; /* by field number, from 4 */
-    char *end;
-    for (int i = 4; i < 25 && *p == ' '; i++, p = end) f[i] = strtoull(p + 1, &end, 10);
-    out->ppid = (pid_t)f[4];
-    out->pgid = (pid_t)f[5];
-    out->sid = (pid_t)f[6];
-    out->cpu_ticks = f[14] + f[15];
-    out->start_time = f[22];
-    out->rss_bytes = f[24] * (uint64_t)sysconf(_SC_PAGESIZE);
-    return true;
-}
-
-static bool read_stat(int dir, const char *path, pid_t pid, cp_proc *out) {
-    char text[1024];
-    ssize_t n = read_proc(dir, path, text, sizeof text - 1);
-    if (n == 0) errno = ESRCH;
-    if (n <= 0) return false;
-    text[n] = '\0';
-    return cp_proc_parse(pid, text, out);
+static cp_proc proc_of(pid_t pid, const cp_proc_stat *st) {
+    return (cp_proc){.pid = pid,
+                     .ppid = st->ppid,
+                     .pgid = st->group,
+                     .sid = st->session,
+                     .state = st->state,
+                     .start_time = st->start_time,
+                     .cpu_ticks = st->cpu_ticks,
+                     .rss_bytes = st->rss_bytes};
 }
 
 bool cp_proc_read(pid_t pid, cp_proc *out) {
-    char path[40];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    return read_stat(AT_FDCWD, path, pid, out);
+    cp_proc_stat st;
+    if (!cp_proc_stat_read(pid, &st)) return false;
+    *out = proc_of(pid, &st);
+    return true;
 }
 
 static int by_pid(const void *a, const void *b) {
@@ -85,12 +65,16 @@ int cp_tree_snapshot(cp_tree *all) {
     int lack = 0;
     for (struct dirent *e; (e = readdir(d));) {
         uint64_t pid;
-        cp_proc p;
+        cp_proc_stat st;
         char path[40];
         if (!cp_str_u64(cp_str_of(e->d_name), INT32_MAX, &pid)) continue;
         snprintf(path, sizeof path, "%d/stat", (int)pid);
-        if (read_stat(dirfd(d), path, (pid_t)pid, &p)) cp_tree_add(all, &p);
-        else if (cp_lack(errno)) lack = errno;
+        if (cp_proc_stat_at(dirfd(d), path, &st)) {
+            cp_proc p = proc_of((pid_t)pid, &st);
+            cp_tree_add(all, &p);
+        } else if (cp_lack(errno)) {
+            lack = errno;
+        }
     }
     closedir(d);
     if (all->n) qsort(all->v, all->n, sizeof *all->v, by_pid);

@@ -20,8 +20,6 @@ typedef struct cp_proc {
 
 /* Reads /proc/pid/stat; false with errno: it does not exist (any more), or (cp_lack) cannot be looked at now. */
 bool cp_proc_read(pid_t pid, cp_proc *out);
-/* The same from the text of that file; false when it is none. Pure. */
-bool cp_proc_parse(pid_t pid, const char *text, cp_proc *out);
 
 typedef struct cp_tree {
     cp_proc *v;
