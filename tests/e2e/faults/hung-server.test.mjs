@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { openDoor } from '../lib/door.mjs';
+import { nextServer, openDoor } from '../lib/door.mjs';
 import { hold, silent } from '../lib/hold.mjs';
 import { get, gone, serverPid, start, until } from '../lib/server.mjs';
 
@@ -27,11 +27,6 @@ async function hang(t, s, d) {
   return { first, lost, free: h.release };
 }
 
-const killed = async (s, pid) => {
-  process.kill(pid, 'SIGKILL');
-  await until(() => get(s, '/healthz', { connection: 'close' }).then(r => r.status === 200, () => false), 'the next server');
-};
-
 for (const name of ['http', 'ws']) test(`X03 [${name}] the next server takes over from one that hangs when it is killed`, async t => {
   const s = await start();
   t.after(s.stop);
@@ -42,8 +37,7 @@ for (const name of ['http', 'ws']) test(`X03 [${name}] the next server takes ove
   const hung = await hang(t, s, d);
   if (!hung) return;
 
-  await killed(s, hung.first);
-  const next = await d.another();
+  const next = await nextServer(s, d);
   t.after(() => next.close());
   assert.equal((await next.exec('echo $X', { sessionId: 'a' })).body.stdout, 'kept', 'a session goes on');
   assert.equal((await next.post('/api/process/p/stdin', { data: 'more\n' })).status, 200);
@@ -82,7 +76,7 @@ test('X03 what hangs keeps neither the end nor the port', async t => {
   const s = await start(), d = await openDoor('http', s);
   const hung = await hang(t, s, d);
   if (!hung) return s.stop();
-  await killed(s, hung.first);
+  await (await nextServer(s, d)).close();
   s.child.kill('SIGTERM');
   assert.deepEqual(await s.exit, { code: 0, signal: null });
   const dir = await mkdtemp(path.join(tmpdir(), 'conflux-e2e-'));

@@ -5,7 +5,7 @@ import { chmod, mkdir, mkdtemp, readdir, rm, stat, truncate, writeFile, chown } 
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { openDoor } from '../lib/door.mjs';
+import { nextServer, openDoor } from '../lib/door.mjs';
 import { few, serverPid, start, until } from '../lib/server.mjs';
 
 const USER = process.getuid() === 0 ? 54321 : undefined; // root may do what a mode forbids
@@ -119,21 +119,6 @@ async function expectService(d, s, tag, n, from, entry) {
 
 // ---- the table ----
 
-async function nextServer(s, d, meanwhile) {
-  const pid = await serverPid(s);
-  process.kill(pid, 'SIGSTOP');
-  await meanwhile();
-  process.kill(pid, 'SIGKILL');
-  await until(async () => { const p = await serverPid(s); return p && p !== pid; }, 'the next server');
-  return until(async () => {
-    if (s.exited) throw new Error('conflux has ended: ' + s.stderr.slice(-2000));
-    const next = await Promise.resolve(d.another()).catch(() => null);
-    if ((await next?.get('/healthz').catch(() => null))?.status === 200) return next;
-    await next?.close();
-    return null;
-  }, 'a door of the next server');
-}
-
 const whens = {
   'while it runs': async (s, d, damage) => {
     const pid = await serverPid(s);
@@ -141,7 +126,7 @@ const whens = {
     return { next: d, alive: async () => assert.equal(await serverPid(s), pid, 'the server has died: ' + s.stderr.slice(-2000)) };
   },
   'when the next one starts': async (s, d, damage) => {
-    const next = await nextServer(s, d, damage);
+    const next = await nextServer(s, d, { meanwhile: damage, at: '/healthz' });
     return { next, alive: async () => {} };
   },
 };

@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, open, readFile, readdir, rm, stat, writeFile } from 'no
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { metric, openDoor, own, times } from '../lib/door.mjs';
+import { metric, nextServer, openDoor, own, times } from '../lib/door.mjs';
 import { serverPid, start, until } from '../lib/server.mjs';
 
 const stateOf = s => path.join(s.dir, 'state');
@@ -20,19 +20,6 @@ async function spoil(file) {
 const spoilRegistry = async s => { for (const part of ['', '-wal', '-shm']) await spoil(path.join(stateOf(s), 'registry.db' + part)); };
 const aside = async s => (await readdir(stateOf(s))).filter(n => /^registry\.db\.damaged-\d{4}-/.test(n));
 
-// Kills the server; a door to the next one when that is ready.
-async function again(s, d) {
-  const pid = await serverPid(s);
-  process.kill(pid, 'SIGKILL');
-  await until(async () => { const p = await serverPid(s); return p && p !== pid; }, 'the next server');
-  return until(async () => {
-    const next = await Promise.resolve(d.another()).catch(() => null);
-    if ((await next?.get('/readyz').catch(() => null))?.status === 200) return next;
-    await next?.close();
-    return null;
-  }, 'a door of the next server');
-}
-
 own('X07', 'a registry that is damaged while it is used: what runs goes on, starts work, the next server knows all', {}, async (d, s) => {
   await d.startProcess('lasting', 'echo begun; read -r line; echo "got $line"; sleep 1000', { stdin: 'open' });
   await d.exec('X=kept; cd /usr', { sessionId: 'work' });
@@ -44,7 +31,7 @@ own('X07', 'a registry that is damaged while it is used: what runs goes on, star
   await until(() => /registry\.damaged/.test(s.stderr), 'the line in the log');
   assert.ok((await aside(s)).length >= 1);
   assert.equal((await d.exec('echo $X; pwd', { sessionId: 'work' })).body.stdout, 'kept\n/usr');
-  const next = await again(s, d);
+  const next = await nextServer(s, d);
   const ids = (await next.get('/api/process/list')).body.processes.map(p => [p.id, p.status]);
   assert.deepEqual(new Map(ids).get('lasting'), 'running');
   assert.deepEqual(new Map(ids).get('later'), 'running');
@@ -61,7 +48,7 @@ own('X07', 'a registry that the next server finds damaged: what runs goes on und
   const call = d.exec('echo in session; sleep 2; exit 3', { sessionId: 'work', executionId: 'fg' }).catch(() => {});
   await until(async () => (await d.get('/api/execution/fg/logs?stream=stdout&from=0')).body.data, 'its output');
   await spoilRegistry(s);
-  const next = await again(s, d);
+  const next = await nextServer(s, d);
   await call;
   assert.equal(await metric(s, 'conflux_registry_renewed_total'), 1);
   const p = await next.process('lasting');
@@ -152,7 +139,7 @@ for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it 
   await st.done;
   assert.deepEqual([st.last().type, st.last().exitCode, st.text()], ['complete', 0, 'one\n' + numbers(30000)]);
   assert.equal((await busy).status, 200);
-  const next = await again(s, d);
+  const next = await nextServer(s, d);
   assert.equal((await next.exec('echo $X; pwd', { sessionId: 'before' })).body.stdout, 'kept\n/usr');
   assert.equal((await next.process('before')).status, 'running');
   await works(next, 'later');
@@ -180,7 +167,7 @@ own('X83', 'the sessions are removed: who is at work reports in the folder that 
   await rm(path.join(dir, 'go'));
   const second = d.exec(waiting(dir), { sessionId: 'busy', executionId: 'fg2' }).catch(() => {});
   await begun(d, 'fg2');
-  const next = await again(s, d);
+  const next = await nextServer(s, d);
   await writeFile(path.join(dir, 'go'), '');
   const end = await until(async () => { const e = await next.get('/api/execution/fg2'); return e.status !== 202 && e; }, 'its end');
   assert.deepEqual([end.status, end.body.stdout], [200, 'begun\nhas kept']);
@@ -220,7 +207,7 @@ own('X36', 'values of the environment are never in the state folder: while a com
   await d.logged('p', 'begun');
   await d.logged('q', 'begun');
   assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
-  const next = await again(s, d);
+  const next = await nextServer(s, d);
   await busy;
   assert.equal(holds(stateOf(s), key) + holds(stateOf(s), other), '');
   await until(async () => (await next.get('/api/execution/fg')).status === 200, 'the end of the command');
@@ -236,9 +223,8 @@ own('X83', 'the registry is gone at a start: what a session is at goes on with a
   execFileSync('mkfifo', [go]);
   const call = d.exec(`echo before; read -r line < ${go}; echo after`, { sessionId: 'work', executionId: 'at-it' }).catch(() => 'lost');
   await until(async () => (await log(d)).data?.includes('before'), 'its first line in the log');
-  process.kill(await serverPid(s), 'SIGSTOP');
-  for (const part of ['', '-wal']) await rm(path.join(stateOf(s), 'registry.db' + part));
-  const next = await again(s, d);
+  const gone = async () => { for (const part of ['', '-wal']) await rm(path.join(stateOf(s), 'registry.db' + part)); };
+  const next = await nextServer(s, d, { meanwhile: gone });
   await writeFile(go, 'x\n');
   const whole = await until(async () => { const l = await log(next); return l.data?.endsWith('after\n') && l; }, 'the rest of its output');
   assert.deepEqual([whole.data, whole.dropped], ['before\nafter\n', 0]);

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import { readFile } from 'node:fs/promises';
 import { connect } from './mux.mjs';
-import { gone, start, until } from './server.mjs';
+import { gone, serverPid, start, until } from './server.mjs';
 
 export const OFF = '__DISABLE_SESSION__';
 export const FULL = !!process.env.CONFLUX_FULL;
@@ -119,6 +119,22 @@ const common = {
 };
 for (const kind of [HttpDoor, WsDoor]) for (const name in common) kind.prototype[name] = common[name];
 export const openDoor = (name, s) => (name === 'http' ? new HttpDoor(s) : WsDoor.open(s));
+
+// Kills the server, after `meanwhile` was done while it stood still; a door to the next one as soon as that answers at `at` (200).
+export async function nextServer(s, d, { meanwhile = async () => {}, at = '/readyz' } = {}) {
+  const pid = await serverPid(s);
+  process.kill(pid, 'SIGSTOP');
+  await meanwhile();
+  process.kill(pid, 'SIGKILL');
+  await until(async () => { const p = await serverPid(s); return p && p !== pid; }, 'the next server');
+  return until(async () => {
+    if (s.exited) throw new Error('conflux has ended: ' + s.stderr.slice(-2000));
+    const next = await Promise.resolve(d.another()).catch(() => null);
+    if ((await next?.get(at).catch(() => null))?.status === 200) return next;
+    await next?.close();
+    return null;
+  }, 'a door of the next server');
+}
 
 async function onDoor(name, s, body) {
   const door = await openDoor(name, s);
