@@ -1,12 +1,12 @@
 // X07, X83: each file and each folder of the state, as a live server lists it, removed, replaced, closed and emptied:
 // while the server runs, and when the next one starts. What runs goes on; what was lost is told; the next call works.
 import assert from 'node:assert/strict';
-import { chmod, mkdir, mkdtemp, readdir, rm, stat, truncate, writeFile, chown } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, rename, stat, truncate, writeFile, chown } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { nextServer, openDoor } from '../lib/door.mjs';
-import { few, serverPid, start, until } from '../lib/server.mjs';
+import { few, serverPid, start, takeAway, until } from '../lib/server.mjs';
 
 const USER = process.getuid() === 0 ? 54321 : undefined; // root may do what a mode forbids
 const CODE = /^[A-Z_]+$/;
@@ -15,17 +15,25 @@ const stateOf = s => path.join(s.dir, 'state');
 // ---- faults ----
 
 const belongs = async p => { if (USER) await chown(p, USER, USER); };
-const away = p => rm(p, { recursive: true, force: true });
-const asFile = async p => { await away(p); await writeFile(p, ''); await belongs(p); };
-const asFolder = async p => { await away(p); await mkdir(p); await belongs(p); };
+// Something else under that name, at once: the server may put its own there again as soon as the name is free.
+const inPlace = make => async p => {
+  const other = p.slice(0, p.lastIndexOf('/state')) + '/other';
+  await make(other);
+  await belongs(other);
+  for (;;) {
+    await takeAway(p);
+    try { return await rename(other, p); } catch (e) { if (!['EISDIR', 'ENOTDIR', 'ENOTEMPTY', 'EEXIST'].includes(e.code)) throw e; }
+  }
+};
+const asFile = inPlace(p => writeFile(p, '')), asFolder = inPlace(mkdir);
 const faults = {
-  removed: away,
+  removed: takeAway,
   'a file in its place': asFile,
   'a folder in its place': asFolder,
   closed: p => chmod(p, 0),
   emptied: async (p, folder) => {
     if (!folder) return truncate(p, 0).catch(() => {}); // a FIFO has nothing to lose
-    for (const n of await readdir(p)) await away(path.join(p, n));
+    for (const n of await readdir(p)) await takeAway(path.join(p, n));
   },
 };
 
@@ -136,7 +144,7 @@ async function furnished(name) {
   await chmod(dir, 0o755);
   const s = await start({ dir, user: USER });
   const d = await openDoor(name, s);
-  return { s, d, free: async () => { await s.stop(); await away(dir); } };
+  return { s, d, free: async () => { await s.stop(); await takeAway(dir); } };
 }
 
 let kinds;

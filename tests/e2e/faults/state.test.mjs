@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { metric, nextServer, openDoor, own, times } from '../lib/door.mjs';
-import { serverPid, start, until } from '../lib/server.mjs';
+import { serverPid, start, takeAway, until } from '../lib/server.mjs';
 
 const stateOf = s => path.join(s.dir, 'state');
 
@@ -122,7 +122,7 @@ onDisk('X146', 'a buffered call that the disk has no room for says what is missi
 });
 
 // What is taken away, and by what it is replaced.
-const losses = { logs: s => rm(path.join(stateOf(s), 'logs'), { recursive: true }) };
+const losses = { logs: s => takeAway(path.join(stateOf(s), 'logs')) };
 for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it is used: ${what}`, {}, async (d, s) => {
   await d.exec('X=kept; cd /usr', { sessionId: 'before' });
   const busy = d.exec('sleep 1; echo $X', { sessionId: 'busy', executionId: 'fg' });
@@ -146,7 +146,7 @@ for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it 
   await next.close();
 });
 
-const removeSessions = s => rm(path.join(stateOf(s), 'sessions'), { recursive: true });
+const removeSessions = s => takeAway(path.join(stateOf(s), 'sessions'));
 const waiting = dir => `echo begun; until [ -e ${dir}/go ]; do sleep 0.01; done; echo "has $X"; : >${dir}/done`;
 const begun = (d, id) => until(async () => (await d.get(`/api/execution/${id}/logs?stream=stdout&from=0`)).body.data, 'its output');
 

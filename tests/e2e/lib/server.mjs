@@ -11,6 +11,9 @@ export const BIN = process.env.CONFLUX_BIN ?? path.join(root, 'build/conflux');
 // How much of something where a slow build (with sanitizers) finds the same with less.
 export const few = (n, slow) => (process.env.CONFLUX_TEST_SLOW === '1' ? slow : n);
 
+// A folder of a server that runs, with all that is in it: what is put in meanwhile goes too.
+export const takeAway = p => rm(p, { recursive: true, force: true, maxRetries: 50, retryDelay: 1 });
+
 // Waits until fn() yields something truthy; the deadline is a bound against hanging, not a measure.
 export async function until(fn, what = 'condition', ms = 30000) {
   const end = Date.now() + ms;
