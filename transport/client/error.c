@@ -82,9 +82,10 @@ void fail_curl(conflux_error *err, CURLcode rc, CURL *easy, const char *text) {
     else fail(err, kind_of(rc), "%s%s%s", text, why ? ": " : "", why ? why : "");
 }
 
+/* What says nothing leaves OUT as it is. */
 static void copy_field(yyjson_val *obj, const char *key, char *out, size_t size) {
     cp_str s = {0};
-    if (cp_json_str(obj, key, false, &s, NULL) == 0 && s.p) snprintf(out, size, "%.*s", (int)s.n, s.p);
+    if (cp_json_str(obj, key, false, &s, NULL) == 0 && s.p && s.p[0]) snprintf(out, size, "%.*s", (int)s.n, s.p);
 }
 
 void fail_server(conflux_error *err, int status, const char *body, size_t n) {

@@ -17,11 +17,11 @@ export class ConfluxError extends Error {
 export class ApiError extends ConfluxError {
   constructor(status, body, call) {
     const b = body && typeof body === 'object' ? body : {};
-    const message =
-      b.message ?? b.error ?? ((typeof body === 'string' && body.slice(0, 500)) || `HTTP status ${status}`);
+    const told = [b.message, b.error, typeof body === 'string' ? body.slice(0, 500) : ''];
+    const message = told.find((text) => typeof text === 'string' && text) ?? `HTTP status ${status}`;
     // Refused before anything was begun.
     const retrySafe = status === 429 || status === 503;
-    super(String(message), { code: b.code ?? 'INTERNAL_ERROR', retrySafe });
+    super(message, { code: b.code || 'INTERNAL_ERROR', retrySafe });
     this.status = b.httpStatus ?? status;
     this.context = b.context ?? {};
     if (b.suggestion) this.suggestion = b.suggestion;

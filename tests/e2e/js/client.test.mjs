@@ -269,3 +269,10 @@ for (const transport of ['websocket', 'http']) {
     await s.stop();
   });
 }
+
+test('an error whose body has no words says the status', () => {
+  for (const body of ['', null, [], {}, { message: '' }, { message: 5 }, { message: {}, error: '' }]) {
+    assert.equal(new ApiError(502, body).message, 'HTTP status 502');
+  }
+  assert.equal(new ApiError(502, { message: '', error: 'why' }).message, 'why');
+});
