@@ -41,7 +41,6 @@ static void mux_close(cp_ws *ws, uint16_t code) {
     mux *m = cp_ws_data(ws);
     m->closing = true;
     mux_job_abandon(m);
-    mux_forget_acks(m, NULL);
     uint32_t bucket = 0;
     for (pend *p; (p = pend_from(&m->table, bucket)); mux_lose(m, p)) bucket = pend_bucket(&m->table, p);
     for (pend *p; (p = pend_top(&m->held)); pend_drop(&m->held, p)) p->m = NULL;

@@ -86,10 +86,9 @@ typedef struct mux {
     cp_deferred more; /* more of those that wait may be dispatched */
     pace pace;        /* of streams and large responses */
     cp_timer paced;
-    struct mux_ack *acks; /* receipts that the peer waits for */
-    pend_queue held;      /* answered, with work that goes on: each keeps its place among those that run */
-    bool full;            /* too many bytes are owed to the peer: nothing is read */
-    bool pulling;         /* a source is writing into the outbox */
+    pend_queue held; /* answered, with work that goes on: each keeps its place among those that run */
+    bool full;       /* too many bytes are owed to the peer: nothing is read */
+    bool pulling;    /* a source is writing into the outbox */
     bool admitting;
     bool closing, draining;
 } mux;
@@ -148,7 +147,7 @@ void mux_envelope(cp_str text, cp_buf *out);
 /* ---- mux_stdin.c: input ---- */
 
 void mux_stdin(mux *m, const mux_msg *msg, cp_str id);
-void mux_forget_acks(mux *m, const pend *p); /* p NULL: all. When p ends, or the connection */
+void mux_forget_acks(pend *p); /* when p ends */
 
 /* ---- mux_reply.c: what goes to the peer ---- */
 

@@ -187,7 +187,7 @@ void mux_end(mux *m, pend *p, int status, bool orphan) {
         m->large_bytes -= p->body->size - p->bytes;
         cp_outbox_body_release(p->body);
     }
-    mux_forget_acks(m, p);
+    mux_forget_acks(p);
     pend_unlink(&m->table, p);
     p->m = NULL;
     if (!orphan) free(p);
@@ -199,7 +199,7 @@ void mux_answer_held(mux *m, pend *p, const cp_err *err) {
     mux_put_response(m, pend_id(p), res.status, cp_buf_str(&res.body));
     count_end(m, p, res.status);
     cp_result_free(&res);
-    mux_forget_acks(m, p);
+    mux_forget_acks(p);
     pend_unlink(&m->table, p);
     p->state = PEND_HELD;
     pend_push(&m->held, p);

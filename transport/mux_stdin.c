@@ -9,7 +9,7 @@ struct mux_ack {
     mux *m; /* NULL: nobody waits for it any more; then it is in no list */
     pend *p;
     size_t bytes;
-    struct mux_ack **prev, *next; /* of the connection */
+    struct mux_ack **prev, *next; /* of the request */
 };
 
 static void unlink_ack(struct mux_ack *a) {
@@ -27,18 +27,15 @@ static void on_taken(cp_stdin_ack *base) {
     free(a);
 }
 
-void mux_forget_acks(mux *m, const pend *p) {
-    for (struct mux_ack *a = m->acks, *next; a; a = next) {
-        next = a->next;
-        if (!p || a->p == p) unlink_ack(a);
-    }
+void mux_forget_acks(pend *p) {
+    while (p->acks) unlink_ack(p->acks);
 }
 
 static struct mux_ack *new_ack(mux *m, pend *p, size_t bytes) {
     struct mux_ack *a = cp_new(struct mux_ack);
-    *a = (struct mux_ack){.base.taken = on_taken, .m = m, .p = p, .bytes = bytes, .prev = &m->acks, .next = m->acks};
+    *a = (struct mux_ack){.base.taken = on_taken, .m = m, .p = p, .bytes = bytes, .prev = &p->acks, .next = p->acks};
     if (a->next) a->next->prev = &a->next;
-    m->acks = a;
+    p->acks = a;
     return a;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 /* The pending table of one multiplexed connection: requests that have not had their last message (design.md section 3).
  * Loop thread only; memory and links, no policy. Ten thousand entries may wait on a socket, so an entry is small: about
- * 110 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
+ * 120 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
  * is not held. */
 #include "handlers/request.h"
 #include "handlers/router.h"
@@ -24,7 +24,8 @@ typedef struct pend_flow {
 
 typedef struct pend {
     cp_reply reply;
-    struct mux *m; /* NULL: answered or disconnected, but the handler still holds the reply */
+    struct mux *m;        /* NULL: answered or disconnected, but the handler still holds the reply */
+    struct mux_ack *acks; /* receipts for its input that the peer waits for */
     struct pend *hash_next;
     struct pend *q_prev, *q_next; /* the queue it is in, if any */
     union {

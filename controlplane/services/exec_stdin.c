@@ -7,6 +7,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+/* What the memory budget knows of: input that waits, and receipts. */
+static size_t held(const struct cp_exec_impl *i) { return i->in.n + i->nin_acks * CP_STDIN_ACK_COST; }
+
 static void give_acks(struct cp_exec_impl *i, uint64_t upto) {
     for (cp_stdin_ack *a; (a = i->in_acks) && a->upto <= upto;) {
         i->in_acks = a->next;
@@ -62,9 +65,9 @@ static void pump(cp_exec *e) {
         cp_buf_consume(&i->in, i->in_off);
         i->in_off = 0;
         if (!i->in.n) cp_buf_free(&i->in);
-        cp_charge_force(&i->in_charge, i->in.n);
     }
     give_acks(i, i->in_fed - (i->in.n - i->in_off));
+    cp_charge_force(&i->in_charge, held(i));
     if (i->in.n > i->in_off) {
         if (!i->in_io.slot && cp_io_add(e->svc->loop, &i->in_io, i->in_fd, EPOLLOUT, on_writable) < 0) finish(e);
     } else if (i->in_eof) {
@@ -106,9 +109,9 @@ int cp_exec_stdin(cp_exec *e, cp_str data, bool eof, cp_stdin_ack *ack, cp_err *
     if (ack && i->nin_acks >= CP_STDIN_ACKS)
         return cp_fail(err, CP_E_LIMIT_EXCEEDED, "%zu receipts for stdin are outstanding", i->nin_acks);
     i->in_charge.kind = CP_MEM_STDIN;
-    if (cp_charge_set(&i->in_charge, i->in.n + data.n, err) < 0) return -1;
+    if (cp_charge_set(&i->in_charge, held(i) + data.n + (ack ? CP_STDIN_ACK_COST : 0), err) < 0) return -1;
     if (cp_room(&i->in, data.n, err) < 0) {
-        cp_charge_force(&i->in_charge, i->in.n);
+        cp_charge_force(&i->in_charge, held(i));
         return -1;
     }
     cp_buf_add(&i->in, data.p, data.n);

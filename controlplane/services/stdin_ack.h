@@ -4,6 +4,8 @@
  * reader never meets the bound of its queue. Loop thread only. */
 #include <stdint.h>
 
+enum { CP_STDIN_ACK_COST = 96 }; /* bytes that one is counted for: with what its owner keeps beside it */
+
 typedef struct cp_stdin_ack {
     struct cp_stdin_ack *next; /* the queue's, with upto */
     uint64_t upto;             /* bytes of input of this command, its last one included */

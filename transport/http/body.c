@@ -144,14 +144,15 @@ int cp_body_collect(cp_client *c, uint64_t max, cp_err *err) {
 
 /* ---- read by a handler ---- */
 
-/* Waits for the client. False: it is gone, or too slow. */
+/* Waits for the client. False: it is gone, or too slow. Who has been waited for longer than its bytes take at the
+ * minimum rate is waited for since as much earlier: a byte now and then buys no new time. */
 static bool await(cp_body_stream *s) {
     cp_client *c = s->client;
     struct pollfd p = {.fd = c->fd, .events = POLLIN};
-    uint64_t began = cp_now_ms();
-    uint64_t allowed = (uint64_t)c->srv->t->config->header_timeout + c->body.taken * 1000 / MIN_RATE;
+    uint64_t began = cp_now_ms(), earned = c->body.taken * 1000 / MIN_RATE;
+    uint64_t allowed = (uint64_t)c->srv->t->config->header_timeout + earned;
     if (s->waited_ms >= allowed) return false;
-    atomic_store(&s->waits_since, began);
+    atomic_store(&s->waits_since, s->waited_ms > earned ? began - (s->waited_ms - earned) : began);
     int n = poll(&p, 1, (int)(allowed - s->waited_ms < INT32_MAX ? allowed - s->waited_ms : INT32_MAX));
     atomic_store(&s->waits_since, 0);
     s->waited_ms += cp_now_ms() - began;

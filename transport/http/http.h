@@ -261,7 +261,7 @@ typedef struct cp_body_stream {
     cp_body_reader reader;
     cp_client *client;
     uint64_t waited_ms;
-    _Atomic uint64_t waits_since; /* cp_now_ms; 0: not waiting for the client */
+    _Atomic uint64_t waits_since; /* cp_now_ms, less what it is behind the minimum rate; 0: does not wait */
 } cp_body_stream;
 void cp_body_stream_init(cp_body_stream *s, cp_client *c);
 

@@ -114,7 +114,7 @@ static int common_fields(cp_request *req, cp_err *err) {
     int64_t priority = req->priority, deadline = 0;
     int policy = req->kill_on_disconnect;
     if (cp_json_int(req->body, "priority", 0, 7, &priority, err) < 0) return -1;
-    if (cp_json_int(req->body, "deadlineMs", 0, INT64_C(1) << 40, &deadline, err) < 0) return -1;
+    if (cp_json_int(req->body, "deadlineMs", 0, INT32_MAX, &deadline, err) < 0) return -1;
     if (cp_json_enum(req->body, "onDisconnect", policies, &policy, err) < 0) return -1;
     req->priority = (uint8_t)priority;
     req->deadline_ms = (uint64_t)deadline;

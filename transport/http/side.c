@@ -1,8 +1,8 @@
 /* Design notes. A worker serves short requests. What may take long has threads of its own: handlers that read a large
  * body as it comes, and file work when half of the workers are at it already, on a slow disk or a mount that hangs. The
  * threads are started when they are needed; when all are taken, more such requests wait, and nothing else does. While
- * some wait, clients that let their handler wait for longer than a second are cut, the longest first: so a crowd of
- * slow uploads does not keep the threads to itself. */
+ * some wait, clients that are more than a second behind the minimum rate of a body are cut, those furthest behind
+ * first: so a crowd of slow uploads does not keep the threads to itself, be it silent or sending a byte at a time. */
 #include <stdlib.h>
 #include <sys/socket.h>
 

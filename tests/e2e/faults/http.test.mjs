@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import path from 'node:path';
 import { serverPid, start, until } from '../lib/server.mjs';
@@ -123,6 +123,62 @@ test('X141: half heads, half bodies and resets hold nobody up, and leave nothing
     await settles(pid, before);
     assert.deepEqual(statuses(await talk(s, PING.repeat(2000))), Array(2000).fill(200));
   } finally { for (const c of crowd) c.destroy(); await s.stop(); }
+});
+
+test('X141: uploads that trickle, more than there are threads for, do not keep the threads from another upload', async () => {
+  const s = await start({ args: ['--header-timeout', '3600000'] });
+  const crowd = [], put = (name, framing) => `PUT /api/files/raw?path=${encodeURIComponent(path.join(s.dir, name))} HTTP/1.1\r\n${HOST}${framing}\r\n\r\n`;
+  let trickle;
+  try {
+    for (let i = 0; i < 320; i++) {
+      const c = await dial(s);
+      c.write(put('never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
+      crowd.push(c);
+    }
+    trickle = setInterval(() => { for (const c of crowd) if (!c.over) c.write('1\r\na\r\n'); }, 200);
+    const c = await dial(s), size = 1 << 20;
+    c.write(put('whole', `Content-Length: ${size}\r\nConnection: close`) + 'x'.repeat(size));
+    await ended(c);
+    assert.deepEqual(statuses(c.got), [200]);
+    assert.equal((await stat(path.join(s.dir, 'whole'))).size, size);
+  } finally { clearInterval(trickle); for (const c of crowd) c.destroy(); await s.stop(); }
+});
+
+test('X31: a deadlineMs that one door refuses is refused by the other', async () => {
+  const s = await start(), m = await connect(s), body = { command: 'echo x', sessionId: OFF };
+  const http = deadlineMs => fetch(s.base + '/api/execute', { method: 'POST', body: JSON.stringify({ ...body, deadlineMs }) });
+  try {
+    for (const [deadlineMs, status] of [[2 ** 31 - 1, 200], [2 ** 31, 400], [2 ** 40, 400], [-1, 400]]) {
+      assert.equal((await http(deadlineMs)).status, status, 'HTTP: ' + deadlineMs);
+      assert.equal((await m.post('/api/execute', body, { deadlineMs })).status, status, 'WebSocket: ' + deadlineMs);
+    }
+  } finally { await m.close(); await s.stop(); }
+});
+
+test('X143: receipts for input that nobody reads are in the memory budget, and come back', async () => {
+  const s = await start({ args: ['--memory-budget', String(16 << 20)] }), m = await connect(s), each = 16000;
+  const held = async () => Number(/conflux_memory_held_bytes\{kind="stdin"\} (\d+)/.exec(await (await fetch(s.base + '/metrics')).text())[1]);
+  const refused = () => m.ws.refused ?? 0;
+  m.ws.on('message', raw => { if (/"of":"stdin"/.test(raw) && /LIMIT_EXCEEDED/.test(raw)) m.ws.refused = refused() + 1; });
+  try {
+    const calls = [];
+    for (let i = 0; i < 4; i++) {
+      calls.push(m.post('/api/execute', { command: 'sleep 1000', stdin: 'open', sessionId: OFF }, { onDisconnect: 'kill' }));
+      calls.at(-1).catch(() => {}); // awaited below
+      const id = calls.at(-1).id;
+      m.send({ type: 'stdin', id, data: 'x'.repeat(1 << 17) }); // more than a pipe takes
+      for (let k = 0; k < each; k++) m.send({ type: 'stdin', id, data: '', ack: true });
+    }
+    await m.get('/api/ping');
+    const now = await held();
+    assert.ok(now >= 2 * each * 64, `held: ${now}`); // a receipt is no less than 64 bytes
+    assert.ok(now <= 16 << 20, `held: ${now}`);
+    assert.ok(refused() > 0, 'some had no room'); // a quarter of the budget is 4 MiB
+    for (const c of calls) m.send({ type: 'cancel', id: c.id, kill: true });
+    await Promise.all(calls);
+    assert.equal((await m.get('/api/ping')).status, 200);
+    await until(async () => await held() === 0, 'the receipts to come back');
+  } finally { await m.close(); await s.stop(); }
 });
 
 test('X162: 1,000 connections are kept and all served', async () => {
