@@ -1,7 +1,6 @@
 /* GET and PUT /api/files/archive?path=: a tree as tar, packed and unpacked on the worker that has the connection. */
 #include <stdlib.h>
 
-#include "base/act.h"
 #include "base/fd.h"
 #include "handlers/files_impl.h"
 #include "services/archive.h"
@@ -22,10 +21,7 @@ typedef struct packer {
 
 static ssize_t pack_read(cp_body_source *b, void *p, size_t n) {
     cp_err err;
-    if (cp_act_begin(&err) < 0) return -1;
-    ssize_t got = cp_pack_read(CP_CONTAINER(b, packer, body)->pack, p, n, &err);
-    cp_act_end();
-    return got;
+    return cp_pack_read(CP_CONTAINER(b, packer, body)->pack, p, n, &err);
 }
 
 static void pack_close(cp_body_source *b) {

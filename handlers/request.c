@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/act.h"
+
 cp_method cp_method_of(cp_str name) {
     static const char *const names[CP_METHOD_COUNT] = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"};
     for (int i = 0; i < CP_METHOD_COUNT; i++)
@@ -16,6 +18,15 @@ cp_str cp_request_header(const cp_request *r, const char *name) {
     for (size_t i = 0; i < r->nheaders; i++)
         if (cp_str_ieq(r->headers[i].name, want)) return r->headers[i].value;
     return (cp_str){0};
+}
+
+ssize_t cp_body_source_read(cp_body_source *b, void *p, size_t n) {
+    if (!b->files) return b->read(b, p, n);
+    cp_err err;
+    if (cp_act_begin(&err) < 0) return -1;
+    ssize_t got = b->read(b, p, n);
+    cp_act_end();
+    return got;
 }
 
 void cp_result_free(cp_result *r) {

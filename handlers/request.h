@@ -89,7 +89,10 @@ typedef struct cp_body_source {
     /* > 0 bytes, 0 end, -1: what has been sent is not the whole, and the client must see that. Blocks. */
     ssize_t (*read)(struct cp_body_source *b, void *p, size_t n);
     void (*close)(struct cp_body_source *b); /* once; frees it */
+    bool files; /* the router's: it reads files for the client, and does so as the user of --child-user */
 } cp_body_source;
+/* The next bytes of it, as read says; on a worker thread. The only way to read one. */
+ssize_t cp_body_source_read(cp_body_source *b, void *p, size_t n);
 
 /* A complete answer. Zero-initialised it is an empty 0; cp_result_free releases it. */
 typedef struct cp_result {

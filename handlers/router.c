@@ -131,6 +131,7 @@ static void serve_sync(cp_router *r, const cp_route *route, const cp_request *re
     if (rc == 0) {
         rc = route->sync(r->ctx, req, res, &err);
         if (files) cp_act_end();
+        if (res->source) res->source->files = files; /* the rest of the work is done while the answer is sent */
     }
     if (rc == 0) return;
     cp_result_free(res);

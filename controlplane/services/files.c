@@ -156,13 +156,32 @@ int cp_where_mkdirs(const cp_where *w, const char *path) {
     return cp_where_open(w, path, O_PATH | O_DIRECTORY, 0);
 }
 
-int cp_file_open(const cp_where *w, struct stat *st, cp_err *err) {
-    /* O_NONBLOCK: a pipe nobody writes to must not hold the thread; it means nothing for a regular file. */
-    cp_autofd int fd = cp_where_open(w, w->path, O_RDONLY | O_NONBLOCK, 0);
+/* What `at` stands for, for reading. By its descriptor: a name may be given to something else meanwhile. Where /proc is
+ * missing it is opened by its name. */
+static int open_again(const cp_where *w, int at) {
+    char link[32];
+    /* O_NONBLOCK: under a lease the file is refused, not waited for. */
+    int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    int fd = open(link, flags);
+    return fd < 0 && errno == ENOENT && access("/proc/self/fd", F_OK) < 0 ? cp_where_open(w, w->path, flags, 0) : fd;
+}
+
+static int stat_regular(const cp_where *w, int fd, struct stat *st, cp_err *err) {
     if (fd < 0 || fstat(fd, st) < 0) return cp_file_fail(err, errno, "open", w->full);
     if (S_ISDIR(st->st_mode)) return cp_file_fail(err, EISDIR, "read", w->full);
     if (!S_ISREG(st->st_mode))
         return cp_fail(err, CP_E_FILESYSTEM_ERROR, "Not a regular file (pipe, device or socket): %s", w->full);
+    return 0;
+}
+
+/* What is no file is not even opened: to open a pipe lets its writer go on, into a pipe that nobody reads; a device may
+ * begin something (a watchdog its count, a tape its way back). */
+int cp_file_open(const cp_where *w, struct stat *st, cp_err *err) {
+    cp_autofd int at = cp_where_open(w, w->path, O_PATH, 0);
+    if (stat_regular(w, at, st, err) < 0) return -1;
+    cp_autofd int fd = open_again(w, at);
+    if (stat_regular(w, fd, st, err) < 0) return -1;
     return cp_take_fd(&fd);
 }
 

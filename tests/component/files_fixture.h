@@ -80,7 +80,7 @@ static inline const cp_route *fx_route(cp_method method, const char *path) {
 static inline void fx_drain(void) {
     cp_body_source *b = cp_take(fx.res.source);
     char piece[4096];
-    for (ssize_t n; b && (n = b->read(b, piece, sizeof piece)) != 0;) {
+    for (ssize_t n; b && (n = cp_body_source_read(b, piece, sizeof piece)) != 0;) {
         assert_true(n > 0);
         cp_buf_add(&fx.res.body, piece, (size_t)n);
     }

@@ -73,7 +73,7 @@ static int fill(cp_sending *s) {
     cp_buf_clear(b);
     s->at = 0;
     cp_buf_reserve(b, CHUNK_HEAD + PIECE + 2);
-    ssize_t n = s->src->read(s->src, b->p + CHUNK_HEAD, PIECE);
+    ssize_t n = cp_body_source_read(s->src, b->p + CHUNK_HEAD, PIECE);
     if (n < 0) return -1;
     if (n == 0) {
         s->src->close(cp_take(s->src));

@@ -1,8 +1,8 @@
 // Trees and folders that are deeper, longer or more than was thought of.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, chown, mkdir, mkdtemp, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { chmod, chown, constants, mkdir, mkdtemp, open, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -352,6 +352,25 @@ test('X14 keeper and server are killed: the next start removes what they have le
     await s.stop();
     assert.deepEqual(await recorded(s), []);
   } finally { clear(dir); }
+});
+
+group('what is no file', {}, ({ plain }) => {
+  plain('X03', 'a pipe is not opened by whoever asks to read it: its writer goes on waiting for its reader', async s => {
+    const pipe = `${s.workspace}/pipe`, q = encodeURIComponent(pipe);
+    execFileSync('mkfifo', [pipe]);
+    const writer = spawn('sh', ['-c', 'printf data > "$0"', pipe]), ended = once(writer, 'exit');
+    await until(async () => (await readFile(`/proc/${writer.pid}/stat`, 'utf8')).includes(') S '), 'a writer that waits');
+    for (const [p, body] of [['/api/read', { path: pipe }], ['/api/read/stream', { path: pipe }], ['/api/files/grep', { path: pipe, pattern: 'd' }],
+      ['/api/files/replace', { path: pipe, edits: [{ old: 'd', new: 'e' }] }], [`/api/files/raw?path=${q}`], [`/api/files/archive?path=${q}`]]) {
+      const r = await fetch(s.base + p, body && { method: 'POST', body: JSON.stringify({ ...body, sessionId: OFF }) });
+      assert.match(await r.text(), /regular file/i, p);
+    }
+    const reader = await open(pipe, constants.O_RDONLY | constants.O_NONBLOCK);
+    try {
+      assert.deepEqual(await ended, [0, null]);
+      assert.equal((await reader.read(Buffer.alloc(8), 0, 8)).buffer.toString('utf8', 0, 4), 'data');
+    } finally { await reader.close(); }
+  });
 });
 
 test('X14 --child-user: what was made as that user is removed, also by a start without it', { skip: process.getuid() !== 0 }, async () => {

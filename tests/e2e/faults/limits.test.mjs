@@ -183,6 +183,23 @@ test('X142: with --child-user the API touches files as that user', { skip: proce
   } finally { await m.close(); await s.stop(); }
 });
 
+test('X142: what is read while the answer is sent is read as that user, too', { skip: process.getuid() !== 0 }, async () => {
+  const s = await asNobody();
+  try {
+    // A list that is longer than what is gathered before the answer begins, and at its end a folder for root alone.
+    const top = path.join(path.dirname(s.workspace), 'shared'), shut = path.join(top, 'shut');
+    await mkdir(top);
+    await chmod(top, 0o755);
+    for (let i = 0; i < 2000; i++) await mkdir(path.join(top, 'd'.repeat(200) + i));
+    await mkdir(shut, { mode: 0o700 });
+    await writeFile(path.join(shut, 'secret'), '');
+    const r = await post(s, '/api/list-files', { path: top, options: { recursive: true } });
+    assert.equal(r.status, 200);
+    const names = r.body.files.map(f => f.name);
+    assert.deepEqual([names.length, names.includes('shut'), names.includes('secret'), r.body.skipped], [2001, true, false, 1]);
+  } finally { await s.stop(); }
+});
+
 test('X142: a command may not call a server without a token', { skip: process.getuid() !== 0 }, async () => {
   const requests = [['GET', '/api/ping'], ['POST', '/api/execute', { command: 'id -u', sessionId: OFF }], ['POST', '/api/write', { path: '/tmp/x142', content: 'x' }], ['GET', '/api/process/list']];
   for (const [args, want] of [[[], '403 CHILD_NOT_ALLOWED\n'.repeat(4)], [['--allow-child-calls'], '200 \n'.repeat(4)]]) {
