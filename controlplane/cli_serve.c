@@ -7,11 +7,13 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static char listen_host[256];
 
 static void announce(uint16_t port) {
-    printf("conflux: listening on http://%s:%u\n", listen_host, port);
+    bool bare = strchr(listen_host, ':') && listen_host[0] != '['; /* IPv6: RFC 3986 section 3.2.2 */
+    printf("conflux: listening on http://%s%s%s:%u\n", bare ? "[" : "", listen_host, bare ? "]" : "", port);
     fflush(stdout);
 }
 

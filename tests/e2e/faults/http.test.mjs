@@ -181,6 +181,16 @@ test('X143: receipts for input that nobody reads are in the memory budget, and c
   } finally { await m.close(); await s.stop(); }
 });
 
+test('the address that is told on start is a URL, also of IPv6', async () => {
+  for (const host of ['::1', '127.0.0.1']) {
+    const s = await start({ args: ['--host', host] });
+    try {
+      const url = /listening on (\S+)/.exec(s.stdout)[1];
+      assert.equal((await fetch(new URL('/api/ping', url))).status, 200, url);
+    } finally { await s.stop(); }
+  }
+});
+
 test('X162: 1,000 connections are kept and all served', async () => {
   const s = await start();
   const all = [];
