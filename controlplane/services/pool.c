@@ -171,7 +171,7 @@ static void add_prologue(cp_buf *b, const cp_exec_job *j) {
         cp_buf_addz(b, "export ");
         cp_buf_add(b, *v, (size_t)(eq - *v) + 1);
         cp_buf_add_word(b, cp_str_of(eq + 1));
-        cp_buf_addc(b, ';');
+        cp_buf_addc(b, '\n'); /* not ';': bash goes one call deeper with each command of a line */
     }
     if (j->cwd) {
         cp_buf_addz(b, "cd -P -- ");

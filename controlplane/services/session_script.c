@@ -13,7 +13,7 @@
 #define V    CP_SCRIPT_VAR
 #define EVAL "\\builtin eval \"${" V "[1]}\""
 
-enum { SCRATCH_PWD = 3, SCRATCH_OLDPWD, SCRATCH_MOVED, SCRATCH_ENV };
+enum { SCRATCH_PWD = 3, SCRATCH_OLDPWD, SCRATCH_MOVED, SCRATCH_ENV, SHALLOW = 256 };
 
 static void quote_z(cp_buf *out, const char *z) { cp_buf_add_word(out, cp_str_of(z)); }
 
@@ -119,6 +119,16 @@ static void export_one(cp_buf *out, const char *assignment) {
     cp_buf_addc(out, '=');
     quote_z(out, value);
     cp_buf_addz(out, "||:\n");
+}
+
+/* For inside a subshell, where a list of commands is a tree for bash that is as deep as the list is long: from some
+ * 20,000 on it ends by SIGSEGV. Lists of lists stay shallow. */
+static void export_all(cp_buf *out, char *const *env) {
+    for (int i = 0; env && env[i]; i++) {
+        if (i % SHALLOW == 0) cp_buf_addz(out, i ? "}\n{\n" : "{\n");
+        export_one(out, env[i]);
+    }
+    if (env && env[0]) cp_buf_addz(out, "}\n");
 }
 
 /* Remembers "x" + attributes (empty: unset) and the value of each variable, then exports the new one. */
@@ -272,7 +282,7 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
     cp_buf_addz(out, "( ");
     if (s->marked) mark(out, s->seq);
     cp_buf_addz(out, "(\n");
-    for (int i = 0; s->env && s->env[i]; i++) export_one(out, s->env[i]);
+    export_all(out, s->env);
     /* The FIFO is open before the report: the go-ahead has a place to wait. A server that is gone gives none. -t: or
      * the client's TMOUT would count. */
     cp_buf_addf(out, "{ \\builtin printf 'p%llu %%s\\n' \"${BASHPID-}\"", (unsigned long long)s->seq);

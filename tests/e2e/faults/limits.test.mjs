@@ -105,6 +105,22 @@ test('X149: environment names and values: one reader for all routes, which names
   } finally { await m.close(); await s.stop(); }
 });
 
+// A list of commands on one line, or in a subshell, is as deep for bash as it is long: it ended by SIGSEGV.
+test('X149: tens of thousands of environment variables are set in a shell that waits, and in a subshell of a session', async () => {
+  const s = await start(), n = 40000;
+  const env = Object.fromEntries(Array.from({ length: n }, (_, i) => ['V' + i, 'x' + i]));
+  const command = `echo "$V0 $V${n - 1}"`, want = `x0 x${n - 1}\n`;
+  try {
+    const r = await post(s, '/api/execute', { command, env, sessionId: OFF });
+    assert.deepEqual([r.status, r.body.stdout, r.body.exitCode], [200, want, 0]);
+    assert.equal((await post(s, '/api/execute', { command: 'KEPT=lives', sessionId: 'one' })).status, 200);
+    const stream = await fetch(s.base + '/api/execute/stream', { method: 'POST', body: JSON.stringify({ command, env, sessionId: 'one' }) });
+    const events = (await stream.text()).split('\n').filter(l => l.startsWith('data: ')).map(l => JSON.parse(l.slice(6)));
+    assert.deepEqual([stream.status, events.find(e => e.type === 'stdout')?.data, events.at(-1)?.type], [200, want, 'complete']);
+    assert.match((await post(s, '/api/execute', { command: 'echo "$KEPT"', sessionId: 'one' })).body.stdout, /^lives/);
+  } finally { await s.stop(); }
+});
+
 // Calls that come together under a low limit of open files take turns; nothing that was lent is kept.
 const limits = FULL ? Array.from({ length: 961 }, (_, i) => 64 + i) : [64, 100, 256, 511];
 for (const n of ASAN ? limits.map(x => x + 64) : limits) test(`X140: with ${n} open files 40 plain executes are answered, and 40 more`, async () => {
