@@ -1,8 +1,8 @@
 /* Design notes. Most bodies are collected before anything is done with them: they lie behind their head in the client's
  * buffer, or are decoded from there when they come in chunks, and the client rests while more is awaited. So a client
  * that sends slowly holds its buffer and nothing else. Large raw bodies are read by the handler itself, on a side
- * thread. In both cases there is a fixed time for the whole, and in addition the time that its bytes take at a minimum
- * rate; what a handler does between two reads does not count. */
+ * thread, once their first piece has come. In both cases there is a fixed time for the whole, and in addition the time
+ * that its bytes take at a minimum rate; what a handler does between two reads does not count. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 enum {
     MIN_RATE = 64 * 1024, /* bytes a second */
     SLICE = 64 * 1024,
+    FIRST = 16 * 1024, /* what has to be there of a large body before a thread is taken for it */
 };
 
 void cp_body_init(cp_body *b, const cp_http_head *head) {
@@ -142,6 +143,21 @@ int cp_body_collect(cp_client *c, uint64_t max, cp_err *err) {
     return 1;
 }
 
+bool cp_body_begun(cp_client *c) {
+    cp_body *b = &c->body;
+    size_t have = c->in.n - behind_head(c), wrote;
+    if (!b->chunked) {
+        b->taken = have;
+        return have >= FIRST;
+    }
+    if (have && !b->ended && !b->bad) {
+        if (cp_room(&b->text, have, NULL) < 0) return true; /* the handler reads it piece by piece */
+        b->broken = b->bad = decode_some(c, b->text.p + b->text.n, have, &wrote) < 0;
+        if (!b->bad) b->text.n += wrote;
+    }
+    return b->ended || b->bad || b->text.n >= FIRST;
+}
+
 /* ---- read by a handler ---- */
 
 /* Waits for the client. False: it is gone, or too slow. Who has been waited for longer than its bytes take at the
@@ -179,6 +195,18 @@ static ssize_t read_length(cp_client *c, char *p, size_t n) {
     return got;
 }
 
+static ssize_t read_first(cp_body *b, char *p, size_t n) {
+    size_t left = b->text.n - b->given;
+    if (n > left) n = left;
+    memcpy(p, b->text.p + b->given, n);
+    b->given += n;
+    if (b->given == b->text.n) {
+        cp_buf_free(&b->text);
+        b->given = 0;
+    }
+    return (ssize_t)n;
+}
+
 static ssize_t read_chunks(cp_client *c, char *p, size_t n) {
     size_t wrote;
     if (c->in.n == behind_head(c)) {
@@ -197,6 +225,7 @@ static ssize_t reader_read(cp_body_reader *r, void *p, size_t n) {
     cp_client *c = s->client;
     cp_body *b = &c->body;
     if (n > SLICE) n = SLICE;
+    if (b->text.n) return read_first(b, p, n);
     while (!b->ended && !b->broken) {
         bool starved = c->in.n == behind_head(c);
         if (starved) cp_body_continue(c);
@@ -209,7 +238,8 @@ static ssize_t reader_read(cp_body_reader *r, void *p, size_t n) {
 }
 
 void cp_body_stream_init(cp_body_stream *s, cp_client *c) {
-    const cp_body *b = &c->body;
+    cp_body *b = &c->body;
+    if (!b->chunked) b->taken = 0; /* what was awaited is counted when it is read */
     *s = (cp_body_stream){.reader = {.length = b->chunked ? -1 : (int64_t)b->left, .read = reader_read}, .client = c};
     c->look = c->thorough = true; /* the handler reads past the epoll set */
 }

@@ -67,8 +67,9 @@ typedef struct cp_body {
     uint64_t began;   /* cp_now_ms: the allowance of time is counted from here */
     cp_charge charge; /* what it holds of the memory budget */
     cp_chunks chunks;
-    size_t lies; /* bytes of it that lie whole in c->in, behind the head */
-    cp_buf text; /* decoded from chunks */
+    size_t lies;  /* bytes of it that lie whole in c->in, behind the head */
+    cp_buf text;  /* decoded from chunks */
+    size_t given; /* of text, to the handler that reads the body */
 } cp_body;
 
 /* A reply that the socket has not taken at once. */
@@ -248,6 +249,9 @@ cp_str cp_body_text(const cp_client *c);
 int cp_body_charge(cp_client *c, cp_err *err);
 /* Makes room for the whole of a body of known length, and counts it. False: the budget has none. Moves c->in. */
 bool cp_body_reserve(cp_client *c);
+/* Of a large body that a handler will read: true when its first piece is there (or its end, or what is wrong with it).
+ */
+bool cp_body_begun(cp_client *c);
 /* How much longer it may take, from now on. */
 uint64_t cp_body_patience(const cp_client *c);
 /* RFC 9110 section 10.1.1. */
@@ -290,6 +294,8 @@ typedef struct cp_side cp_side;
 cp_side *cp_side_new(cp_server *srv, cp_err *err);
 /* Cuts the clients that are waited for, and waits for the handlers. */
 void cp_side_free(cp_side *side);
+/* Any thread: true when another one would have to wait for a thread. */
+bool cp_side_crowded(cp_side *side);
 /* Goes on with a reply on a side thread. */
 void cp_side_send(cp_side *side, cp_client *c);
 /* Serves the request of c on a side thread; takes doc. */

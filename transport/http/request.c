@@ -186,16 +186,23 @@ static void await_body(exchange *x) {
 static bool fits(const cp_client *c) { return !c->body.chunked && c->body.left <= RAW_COLLECT; }
 static bool has_come(const cp_client *c) { return c->in.n - c->at - c->head.end >= c->body.left; }
 
+/* Who waits to be asked for the body is asked by the handler, that may refuse the request without it; but not when
+ * there is a crowd. */
+static bool begun(const exchange *x) {
+    return (x->c->body.expect && !cp_side_crowded(x->srv->side)) || cp_body_begun(x->c);
+}
+
 /* A small one is read whole before its handler begins: that one then never waits for the client. Where memory has no
- * room for that, the handler reads it piece by piece, like a large one. */
+ * room for that, the handler reads it piece by piece. So it does with a large one, but not before the first piece is
+ * there: a crowd that sends next to nothing holds no threads. */
 static void serve_raw(exchange *x) {
     yyjson_doc *none = NULL;
-    bool small = fits(x->c), whole = small && has_come(x->c);
+    bool small = fits(x->c), whole = small && has_come(x->c), ready = small || begun(x);
     x->req.raw = &x->stream.reader;
     x->c->body.raw = true;
-    if (small && !whole && cp_body_reserve(x->c)) {
+    if (!ready || (small && !whole && cp_body_reserve(x->c))) {
         await_body(x);
-    } else if (whole && cp_blocking_begin(x->srv)) {
+    } else if ((whole || x->c->body.ended) && cp_blocking_begin(x->srv)) {
         cp_body_stream_init(&x->stream, x->c);
         serve_here(x);
         cp_blocking_end(x->srv);
@@ -462,8 +469,9 @@ static int feed_head(cp_crewman *w, cp_client *c) {
 static int feed_again(cp_crewman *w, cp_client *c) {
     cp_err err;
     bool raw = c->body.raw;
-    if (raw ? !has_come(c) : cp_body_collect(c, (uint64_t)c->srv->t->config->max_body, &err) == 0) {
-        if (raw) c->body.taken = c->in.n - c->at - c->head.end;
+    if (raw ? !(fits(c) ? has_come(c) : cp_body_begun(c))
+            : cp_body_collect(c, (uint64_t)c->srv->t->config->max_body, &err) == 0) {
+        if (raw && fits(c)) c->body.taken = c->in.n - c->at - c->head.end;
         return 0;
     }
     c->head = (cp_head){0}; /* reading may have moved what it points to */

@@ -88,6 +88,13 @@ static void begin_watch(cp_task *task) {
     cp_timer_start(side->srv->t->loop, &side->timer, TICK_MS, on_tick);
 }
 
+bool cp_side_crowded(cp_side *side) {
+    pthread_mutex_lock(&side->mu);
+    bool crowded = side->njobs >= THREADS;
+    pthread_mutex_unlock(&side->mu);
+    return crowded;
+}
+
 /* ---- jobs ---- */
 
 static void job_add(cp_side *side, job *j) {

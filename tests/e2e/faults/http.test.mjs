@@ -2,8 +2,9 @@
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, readdir, stat, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import path from 'node:path';
 import { serverPid, start, until } from '../lib/server.mjs';
@@ -142,6 +143,43 @@ test('X141: uploads that trickle, more than there are threads for, do not keep t
     assert.deepEqual(statuses(c.got), [200]);
     assert.equal((await stat(path.join(s.dir, 'whole'))).size, size);
   } finally { clearInterval(trickle); for (const c of crowd) c.destroy(); await s.stop(); }
+});
+
+test('X141: 3,000 uploads of which nothing has come but a byte hold no thread', async () => {
+  const s = await start({ args: ['--header-timeout', '3600000'] }), crowd = [];
+  const waiting = async () => (await readdir(`/proc/${await serverPid(s)}/task`)).length;
+  const put = (name, more) => `PUT /api/files/raw?path=${encodeURIComponent(path.join(s.dir, name))} HTTP/1.1\r\n${HOST}${more}\r\n\r\n`;
+  try {
+    await (await fetch(s.base + '/api/ping')).text();
+    const before = await waiting();
+    for (let i = 0; i < 3000; i++) {
+      const c = await dial(s);
+      c.write(i % 2 ? put('never' + i, 'Content-Length: 1000000') + 'a' : put('never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
+      crowd.push(c);
+    }
+    // Pieces of every size, so that the first one ends anywhere.
+    for (const [name, framing, encode] of [
+      ['length', size => `Content-Length: ${size}`, p => [p]],
+      ['chunks', () => 'Transfer-Encoding: chunked', p => [Buffer.from(p.length.toString(16) + '\r\n'), p, Buffer.from('\r\n')]],
+    ]) {
+      for (const size of [0, 1, 16383, 16384, 16385, 300000, 1 << 20]) {
+        const data = randomBytes(size), c = await dial(s);
+        c.write(put(name + size, framing(size) + '\r\nConnection: close'));
+        for (let at = 0, n = 1; at < size; at += n, n = Math.min(n * 3, 70000)) c.write(Buffer.concat(encode(data.subarray(at, at + n))));
+        if (name === 'chunks') c.write('0\r\n\r\n');
+        await ended(c);
+        assert.deepEqual(statuses(c.got), [200], `${name} ${size}: ${c.got}`);
+        assert.ok((await readFile(path.join(s.dir, name + size))).equals(data), `${name} ${size}`);
+      }
+    }
+    const asks = await dial(s);
+    asks.write(put('length16384', 'Content-Length: 1000000\r\nIf-None-Match: *\r\nExpect: 100-continue\r\nConnection: close'));
+    await ended(asks);
+    assert.deepEqual(statuses(asks.got), [412], 'refused before the body is asked for');
+    const now = await waiting();
+    assert.ok(now <= before + 16, `threads: ${now}, before: ${before}`); // the crowd would take 32
+    for (const c of crowd) assert.ok(!c.over, 'nobody was cut: ' + c.got);
+  } finally { for (const c of crowd) c.destroy(); await s.stop(); }
 });
 
 test('X31: a deadlineMs that one door refuses is refused by the other', async () => {

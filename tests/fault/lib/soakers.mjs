@@ -47,8 +47,8 @@ const kinds = {
     const made = await c.request('POST', '/api/session/create', { id, env: { V: id } });
     if (made && made.status !== 200) return made.body;
     const r = made && await c.request('POST', '/api/execute', { command: 'echo $V', sessionId: id });
-    let gone;
-    for (let n = 0; made && !gone && n < 50; n++) gone = await c.request('POST', '/api/session/delete', { sessionId: id });
+    let gone; // whether or not the answer came, it may be there
+    for (let n = 0; !gone && n < 50; n++) gone = await c.request('POST', '/api/session/delete', { sessionId: id });
     return !r || r.body.stdout === id || r.body;
   },
   async process(c, id) {
