@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "base/fd.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/sha.h"
 
@@ -321,10 +322,6 @@ int cp_config_load(cp_config *cfg, char **argv, char ***cmd, cp_run *run, cp_err
 
 /* ---- what belongs together ---- */
 
-static bool is_loopback(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
-}
-
 static int make_dirs(const char *path, mode_t mode) {
     cp_autofree char *copy = cp_str_dup(cp_str_of(path));
     for (char *p = copy + 1; *p; p++) {
@@ -397,7 +394,7 @@ int cp_config_resolve(cp_config *cfg, cp_err *err) {
         return cp_fail(err, CP_E_VALIDATION_FAILED, "--log-level takes debug, info, warn or error");
     if (!one_of(cfg->log_format, formats))
         return cp_fail(err, CP_E_VALIDATION_FAILED, "--log-format takes logfmt or json");
-    if (!is_loopback(cfg->host) && !cfg->has_token && !cfg->insecure)
+    if (!cp_host_is_loopback(cp_str_of(cfg->host)) && !cfg->has_token && !cfg->insecure)
         return cp_fail(err, CP_E_VALIDATION_FAILED,
                        "refusing to listen on %s without a token: anybody who reaches it could run commands here "
                        "(give --token-file, --token-fd or CONFLUX_TOKEN, or say --insecure)",

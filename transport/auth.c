@@ -5,6 +5,7 @@
  * through. */
 #include "transport/auth.h"
 
+#include "base/host.h"
 #include "base/sha.h"
 
 #include <arpa/inet.h>
@@ -28,31 +29,6 @@ static bool split_host(cp_str s, cp_str *name, cp_str *port) {
     uint64_t ignored;
     *port = (cp_str){s.p + i + 1, s.n - i - 1};
     return i > 0 && s.p[i] == ':' && (port->n == 0 || cp_str_u64(*port, 65535, &ignored));
-}
-
-static bool parse_ip(int family, cp_str s, void *out) {
-    char z[INET6_ADDRSTRLEN];
-    if (!s.n || s.n >= sizeof z || memchr(s.p, 0, s.n)) return false;
-    memcpy(z, s.p, s.n);
-    z[s.n] = '\0';
-    return inet_pton(family, z, out) == 1;
-}
-
-static cp_str unbracket(cp_str s) {
-    if (s.n >= 2 && s.p[0] == '[' && s.p[s.n - 1] == ']') return (cp_str){s.p + 1, s.n - 2};
-    return s;
-}
-
-static bool is_localhost(cp_str name) {
-    return cp_str_ieq(name, CP_STR("localhost")) || cp_str_ieq(name, CP_STR("localhost."));
-}
-
-bool cp_host_is_loopback(cp_str host) {
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (is_localhost(host)) return true;
-    if (parse_ip(AF_INET, host, &v4)) return (ntohl(v4.s_addr) >> 24) == 127;
-    return parse_ip(AF_INET6, unbracket(host), &v6) && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 static bool listed(const cp_strlist *list, cp_str s) {
@@ -88,8 +64,8 @@ static bool host_ok(const cp_gate *g, cp_str host) {
     struct in6_addr v6;
     if (!split_host(host, &name, &port)) return false;
     if (listed(&g->config->allow_host, name) || listed(&g->config->allow_host, host)) return true;
-    if (name.p[0] == '[') return parse_ip(AF_INET6, unbracket(name), &v6);
-    return is_localhost(name) || !memchr(name.p, '.', name.n) || parse_ip(AF_INET, name, &v4);
+    if (name.p[0] == '[') return cp_host_parse_ip(AF_INET6, cp_host_unbracket(name), &v6);
+    return cp_host_is_localhost(name) || !memchr(name.p, '.', name.n) || cp_host_parse_ip(AF_INET, name, &v4);
 }
 
 /* ---- token ---- */

@@ -23,9 +23,6 @@ int cp_gate_check(const cp_gate *g, const cp_header *h, size_t n, bool open, boo
  * name has been rebound to 127.0.0.1. */
 bool cp_gate_checks_host(const cp_gate *g);
 
-/* True for 127.0.0.0/8, ::1 and localhost. */
-bool cp_host_is_loopback(cp_str host);
-
 /* With a token configured Authorization names no session, and is none of the handlers' business: takes the header (and
  * a bearer.* subprotocol offer) out of h[0..n) and returns the new count. */
 size_t cp_gate_strip(const cp_gate *g, cp_header *h, size_t n);

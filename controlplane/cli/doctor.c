@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/clock.h"
+#include "base/host.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,14 @@ static void check_settings(doctor *d) {
          s->insecure ? "--insecure trusts whoever answers: better --cacert FILE" : NULL);
 }
 
+/* Others may read what is sent there. */
+static bool in_clear(const char *url) {
+    if (strncmp(url, "http://", 7) != 0) return false;
+    const char *host = url + 7;
+    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+    return !cp_host_is_loopback((cp_str){host, n});
+}
+
 static void check_token(doctor *d) {
     const cli_settings *s = &d->c->set;
     char text[512];
@@ -61,7 +70,7 @@ static void check_token(doctor *d) {
         tell(d, given_as_argument ? NOTE : GOOD, "token", text,
              given_as_argument ? "arguments show in the list of processes for a moment: better --token-file" : NULL);
     }
-    if (s->token && strncmp(s->url, "http://", 7) == 0 && !strstr(s->url, "127.0.0.1") && !strstr(s->url, "localhost"))
+    if (s->token && in_clear(s->url))
         tell(d, NOTE, "secrecy", "the token travels in clear", "put TLS in front of the server and use https");
 }
 

@@ -144,10 +144,12 @@ describe('with a token', () => {
 });
 
 test('an open address without a token is refused at start', async () => {
-  const s = await start({ args: ['--host', '0.0.0.0'] });
-  assert.notEqual((await s.exit).code, 0);
-  assert.match(s.stderr, /--insecure/);
-  await rm(s.dir, { recursive: true, force: true });
+  for (const host of ['0.0.0.0', '::', '127.example.com', '127.0.0.1.example.com']) { // the names may lead anywhere
+    const s = await start({ args: ['--host', host] });
+    assert.notEqual((await s.exit).code, 0, host);
+    assert.match(s.stderr, /--insecure/, host);
+    await rm(s.dir, { recursive: true, force: true });
+  }
 });
 
 describe('--file-root', () => {

@@ -196,19 +196,6 @@ static void the_token_is_kept_from_handlers(void **state) {
     }
 }
 
-static void loopback_hosts(void **state) {
-    (void)state;
-    assert_true(cp_host_is_loopback(CP_STR("127.0.0.1")));
-    assert_true(cp_host_is_loopback(CP_STR("127.9.9.9")));
-    assert_true(cp_host_is_loopback(CP_STR("::1")));
-    assert_true(cp_host_is_loopback(CP_STR("[::1]")));
-    assert_true(cp_host_is_loopback(CP_STR("localhost")));
-    assert_false(cp_host_is_loopback(CP_STR("0.0.0.0")));
-    assert_false(cp_host_is_loopback(CP_STR("::")));
-    assert_false(cp_host_is_loopback(CP_STR("10.0.0.1")));
-    assert_false(cp_host_is_loopback(CP_STR("127.0.0.1.example")));
-}
-
 static void cors_lines(void **state) {
     (void)state;
     cp_buf b = {0};
@@ -233,7 +220,6 @@ int main(void) {
         cmocka_unit_test(token_by_header),
         cmocka_unit_test(token_by_subprotocol_on_upgrades_only),
         cmocka_unit_test(the_token_is_kept_from_handlers),
-        cmocka_unit_test(loopback_hosts),
         cmocka_unit_test(cors_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

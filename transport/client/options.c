@@ -1,6 +1,8 @@
 /* A client's options, checked once and copied; and what of them every transfer needs. */
 #include "transport/client/client_impl.h"
 
+#include "base/host.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -45,10 +47,6 @@ static const char *scheme_of(const char *given, bool *tls) {
     return NULL;
 }
 
-static bool is_loopback(const char *host) {
-    return strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 || strncmp(host, "127.", 4) == 0;
-}
-
 typedef struct url_parts {
     char *scheme, *host, *port, *path, *user, *query;
 } url_parts;
@@ -65,7 +63,7 @@ static int use_parts(settings *s, const url_parts *p, conflux_error *err) {
     if (p->user) return fail(err, CONFLUX_E_ARGUMENT, "the URL must not hold a user or password: use the token");
     if (p->query) return fail(err, CONFLUX_E_ARGUMENT, "the URL must not have a query");
     if (strlen(p->host) > 255) return fail(err, CONFLUX_E_ARGUMENT, "the host name is too long");
-    s->loopback = is_loopback(p->host);
+    s->loopback = cp_host_is_loopback(cp_str_of(p->host));
     snprintf(text, sizeof text, "%s%s%s", p->host, p->port ? ":" : "", p->port ? p->port : "");
     s->host = copy(text);
     snprintf(text, sizeof text, "%s://%s", scheme, s->host);

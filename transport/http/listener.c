@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/work.h"
@@ -27,11 +28,10 @@ enum { BACKLOG = 4096, SPARED_MS = 1000, EXTRA = 64 /* connections beyond the li
 
 static int resolve(const char *host, struct sockaddr_storage *addr, socklen_t *n, cp_err *err) {
     char name[256];
-    size_t len = strlen(host);
-    bool brackets = len > 2 && host[0] == '[' && host[len - 1] == ']';
-    if (len == 0 || len >= sizeof name)
+    cp_str bare = cp_host_unbracket(cp_str_of(host));
+    if (bare.n == 0 || bare.n >= sizeof name)
         return cp_fail(err, CP_E_VALIDATION_FAILED, "host \"%s\" is not an address", host);
-    snprintf(name, sizeof name, "%.*s", (int)(brackets ? len - 2 : len), host + brackets);
+    snprintf(name, sizeof name, "%.*s", (int)bare.n, bare.p);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list, *a;
     int rc = getaddrinfo(name, "0", &hints, &list);
     if (rc != 0)

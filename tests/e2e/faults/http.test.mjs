@@ -220,7 +220,7 @@ test('X143: receipts for input that nobody reads are in the memory budget, and c
 });
 
 test('the address that is told on start is a URL, also of IPv6', async () => {
-  for (const host of ['::1', '127.0.0.1']) {
+  for (const host of ['::1', '[::1]', '127.0.0.1']) {
     const s = await start({ args: ['--host', host] });
     try {
       const url = /listening on (\S+)/.exec(s.stdout)[1];
