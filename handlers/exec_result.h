@@ -15,10 +15,11 @@ typedef struct cp_gathered {
     cp_exec *exec;
     cp_exec_view view;
     uint64_t total[2];
-    bool truncated[2]; /* the text is not all of it */
-    bool lossy;        /* a text was not UTF-8, or lost NULs */
-    cp_err unread;     /* not CP_OK: because the log could not be read at this moment; it has more */
-    cp_err failed;     /* not CP_OK: how the execution failed, when the answer is that error */
+    uint64_t missing[2]; /* bytes before, in and behind the text that are not there */
+    bool truncated[2];   /* the text is not all of it */
+    bool lossy;          /* a text was not UTF-8, or lost NULs */
+    cp_err unread;       /* not CP_OK: because the log could not be read at this moment; it has more */
+    cp_err failed;       /* not CP_OK: how the execution failed, when the answer is that error */
 } cp_gathered;
 /* What stands around the texts ("stdout", "stderr"), which lie between begin and end. On the loop or on the io pool. */
 typedef struct cp_gather_form {
@@ -29,7 +30,8 @@ typedef struct cp_gather_form {
     bool (*refuse)(const cp_gathered *g, cp_result *res);
 } cp_gather_form;
 extern const cp_gather_form cp_gather_exec; /* of execute: the result, or the error that the execution ended with */
-/* {success, stdout, stderr} of a process; an error when its log cannot be read: there is no flag for half of it. */
+/* {success, stdout, stderr} of a process, and {dropped: {stdout, stderr}} when bytes are missing; an error when its log
+ * cannot be read. */
 extern const cp_gather_form cp_gather_logs;
 typedef struct cp_gathering cp_gathering;
 /* On the loop, maybe before cp_gather_start has returned; takes what res owns. The gathering is over by then. */

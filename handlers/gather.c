@@ -202,6 +202,7 @@ static void cut_short(gather *j, int k) {
         if (cp_output_waits(o)) cp_fail(&j->g.unread, CP_E_TOO_MANY_FILES, "the log cannot be opened at this moment");
         else cp_fail(&j->g.unread, CP_E_FILESYSTEM_ERROR, "the log cannot be read");
     }
+    j->g.missing[k] += j->end[k] - j->at[k];
     j->end[k] = j->at[k];
 }
 
@@ -219,6 +220,7 @@ static bool read_piece(gather *j) {
             break;
         }
         j->g.truncated[k] |= at > j->at[k]; /* the oldest were dropped meanwhile */
+        j->g.missing[k] += at - j->at[k];
         j->at[k] = at + n;
         j->left -= n;
     }
@@ -292,6 +294,7 @@ gather *cp_gather_new(cp_ctx *ctx, cp_exec *e, cp_exec_view view, const cp_gathe
         look_for(j, k);
         j->g.truncated[k] = cp_output_truncated(e->out[k]) || cp_output_dropped(e->out[k]) > 0;
         j->at[k] = cp_output_first(e->out[k]);
+        j->g.missing[k] = j->at[k];
         j->end[k] = j->g.total[k];
         if (e->kind == CP_EXEC_BUFFERED && j->end[k] - j->at[k] > e->max_output) { /* a durable log may hold more */
             j->end[k] = j->at[k] + e->max_output;

@@ -113,6 +113,8 @@ onDisk('X146', 'a stream that the disk has no room for: who watches gets every b
   const told = late.events.filter(e => e.type === 'dropped').reduce((n, e) => n + e.bytes, 0);
   assert.equal(late.text().length + told, numbers(500000).length);
   assert.ok(told > 0);
+  const { stdout, dropped: missing } = (await d.get(`/api/process/${id}/logs`)).body;
+  assert.deepEqual([missing, stdout.length + told], [{ stdout: told, stderr: 0 }, numbers(500000).length]);
 });
 
 onDisk('X146', 'a buffered call that the disk has no room for says what is missing', async d => {
