@@ -353,12 +353,13 @@ static void keep_peer(cp_ws *ws, const struct sockaddr_storage *peer) {
     else if (peer && peer->ss_family == AF_INET6) memcpy(&ws->peer.in6, peer, sizeof ws->peer.in6);
 }
 
-void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct sockaddr_storage *peer) {
+void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct sockaddr_storage *peer, cp_buf *sent) {
     cp_ws *ws = cp_new(cp_ws);
     if (cp_io_add(t->loop, &ws->io, fd, EPOLLIN, on_io) < 0) {
         cp_log(CP_LOG_ERROR, "ws.adopt", "cannot watch a connection", CP_KVZ("error", cp_errno_name(errno)));
         if (t->forget) t->forget(t, fd);
         cp_close(&fd);
+        if (sent) cp_buf_free(sent);
         free(ws);
         return;
     }
@@ -377,6 +378,10 @@ void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct
     cp_metric_add(CP_M_WEBSOCKETS, 1);
     ws->probe_at = cp_loop_now(t->loop) + (uint64_t)t->config->ping_interval / 2;
     arm(ws);
+    if (sent && sent->n) {
+        ws->rest = cp_take(*sent);
+        reading_changed(ws);
+    }
     int refused = ep->open ? ep->open(ws) : 0;
     if (refused) {
         ws->ended = true; /* it has nothing to close */

@@ -28,8 +28,9 @@ typedef struct cp_ws_endpoint {
 } cp_ws_endpoint;
 extern const cp_ws_endpoint cp_ws_mux, cp_ws_echo;
 
-/* Takes fd: connected, non-blocking, the 101 has been sent on it. Counts it in t->nconns. */
-void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct sockaddr_storage *peer);
+/* Takes fd: connected, non-blocking, the 101 has been sent on it. Counts it in t->nconns. Takes *sent, too: frames that
+ * have been read already; NULL: none. */
+void cp_ws_adopt(cp_transport *t, int fd, const cp_ws_endpoint *ep, const struct sockaddr_storage *peer, cp_buf *sent);
 
 void cp_ws_set_data(cp_ws *ws, void *data);
 void *cp_ws_data(const cp_ws *ws);

@@ -173,7 +173,7 @@ static inline client *client_new_buf(harness *h, const cp_ws_endpoint *ep, int s
     c->h = h;
     c->fd = sv[0];
     cp_frame_in_init(&c->in, CP_FRAME_CLIENT, 1u << 30);
-    cp_ws_adopt(&h->t, sv[1], ep, NULL);
+    cp_ws_adopt(&h->t, sv[1], ep, NULL, NULL);
     return c;
 }
 static inline client *client_new(harness *h, const cp_ws_endpoint *ep) { return client_new_buf(h, ep, 0); }

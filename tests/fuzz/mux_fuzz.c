@@ -242,7 +242,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int sv[2];
     if (size > 32768) return 0; /* larger messages are parsed elsewhere, by the same parser */
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) == 0);
-    cp_ws_adopt(t, sv[1], &cp_ws_mux, NULL);
+    cp_ws_adopt(t, sv[1], &cp_ws_mux, NULL, NULL);
     converse(t, sv[0], (cp_str){(const char *)data, size});
     close(sv[0]);
     for (int i = 0; t->nconns && i < 100; i++) cp_loop_once(t->loop, 0);

@@ -270,21 +270,23 @@ typedef struct adoption {
     int fd;
     const cp_ws_endpoint *endpoint;
     struct sockaddr_storage peer;
+    cp_buf sent;
 } adoption;
 
 static void adopt(cp_task *task) {
     adoption *a = CP_CONTAINER(task, adoption, task);
     cp_lasting_give(a->srv); /* the WebSocket counts itself */
-    cp_ws_adopt(a->srv->t, a->fd, a->endpoint, &a->peer);
+    cp_ws_adopt(a->srv->t, a->fd, a->endpoint, &a->peer, &a->sent);
     free(a);
 }
 
-static void post_adoption(cp_server *srv, int fd, const cp_ws_endpoint *endpoint) {
+static void post_adoption(cp_server *srv, int fd, const cp_ws_endpoint *endpoint, cp_buf sent) {
     adoption *a = cp_new(adoption);
     socklen_t n = sizeof a->peer;
     a->srv = srv;
     a->fd = fd;
     a->endpoint = endpoint;
+    a->sent = sent;
     (void)getpeername(fd, (struct sockaddr *)&a->peer, &n); /* reset meanwhile: the peer stays unknown */
     cp_loop_post(srv->t->loop, &a->task, adopt);
 }
@@ -298,8 +300,16 @@ static void refuse_upgrade(exchange *x, const cp_ws_verdict *v) {
     answer(x, &res);
 }
 
-/* An empty socket takes the 101; if not, it is broken and the loop will notice. Bytes that a client sends before it has
- * the 101 are illegal (RFC 6455 section 4.1), and dropped. */
+/* What the client has sent behind the head. It should have waited for the 101 (RFC 6455 section 4.1); but dropped, its
+ * first messages would be lost without a word. */
+static cp_buf sent_early(const cp_client *c) {
+    cp_buf early = {0};
+    size_t at = c->at + c->head.end;
+    if (c->in.n > at) cp_buf_add(&early, c->in.p + at, c->in.n - at);
+    return early;
+}
+
+/* An empty socket takes the 101; if not, it is broken and the loop will notice. */
 static void upgrade(exchange *x, const cp_ws_request *rq, const cp_ws_endpoint *endpoint) {
     static const cp_str supported[] = {{CP_WS_SUBPROTOCOL, sizeof CP_WS_SUBPROTOCOL - 1}};
     cp_ws_verdict v;
@@ -314,9 +324,10 @@ static void upgrade(exchange *x, const cp_ws_request *rq, const cp_ws_endpoint *
         log_request(x, 101);
         cp_buf_clear(out);
         cp_ws_accept_head(out, &v, NULL);
+        cp_buf early = sent_early(x->c);
         cp_client_lend(x->c);
         (void)!send(fd, out->p, out->n, MSG_NOSIGNAL | MSG_DONTWAIT);
-        post_adoption(x->srv, fd, endpoint);
+        post_adoption(x->srv, fd, endpoint, early);
     }
 }
 

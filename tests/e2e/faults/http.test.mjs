@@ -219,6 +219,27 @@ test('X143: receipts for input that nobody reads are in the memory budget, and c
   } finally { await m.close(); await s.stop(); }
 });
 
+test('frames that come with the upgrade, whole or in part, are frames like any other', async () => {
+  const s = await start();
+  const head = `GET /ws HTTP/1.1\r\n${HOST}Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ${'A'.repeat(22)}==\r\n\r\n`;
+  const frame = text => { // masked with zeros
+    const n = Buffer.byteLength(text), long = n > 125;
+    return Buffer.concat([Buffer.from([0x81, 0x80 | (long ? 126 : n), ...(long ? [n >> 8, n & 255] : []), 0, 0, 0, 0]), Buffer.from(text)]);
+  };
+  const ask = id => frame(JSON.stringify({ type: 'request', id, method: 'GET', path: '/api/ping', headers: { 'x-filler': 'f'.repeat(Number(id) * 40) } }));
+  const ids = [...Array(20).keys()].map(i => i + 1), all = Buffer.concat([Buffer.from(head), ...ids.map(i => ask(String(i)))]);
+  try {
+    for (let cut = 1; cut < all.length; cut += 211) { // the cut falls into the head, at its end, into frames
+      const c = await dial(s);
+      c.write(all.subarray(0, cut));
+      await new Promise(resolve => setImmediate(resolve));
+      c.write(all.subarray(cut));
+      await until(() => ids.every(i => new RegExp(`"id":"${i}"[^}]*"status":200`).test(c.got)), 'answers to all');
+      c.destroy();
+    }
+  } finally { await s.stop(); }
+});
+
 test('the address that is told on start is a URL, also of IPv6', async () => {
   for (const host of ['::1', '[::1]', '127.0.0.1']) {
     const s = await start({ args: ['--host', host] });
