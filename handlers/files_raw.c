@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,8 +14,10 @@
 #include "base/sha.h"
 #include "services/mime.h"
 
-#define GET_OP   "file.rawRead"
-#define PUT_OP   "file.rawWrite"
+#define GET_OP "file.rawRead"
+#define PUT_OP "file.rawWrite"
+/* The files are the workload's: shown by a browser, their scripts must not run as pages of this server. */
+#define SANDBOX  "Content-Security-Policy: sandbox\r\n"
 #define CHECKSUM "X-Checksum-Sha256" /* empty: it is told, not compared */
 
 enum { PIECE = 256 * 1024, WRITE_BACK = 8 << 20 };
@@ -26,11 +29,7 @@ static void put_headers(cp_result *res, const struct stat *st, const char *etag)
     struct tm tm;
     gmtime_r(&st->st_mtim.tv_sec, &tm);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    /* The files are the workload's: shown by a browser, their scripts must not run as pages of this server. */
-    cp_buf_addf(&res->headers,
-                "ETag: %s\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n"
-                "Content-Security-Policy: sandbox\r\n",
-                etag, date);
+    cp_buf_addf(&res->headers, "ETag: %s\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n" SANDBOX, etag, date);
 }
 
 static int unsatisfiable(cp_result *res, uint64_t size) {
@@ -76,22 +75,29 @@ static int send_file(const cp_request *req, cp_str path, int *fd, const struct s
     return 0;
 }
 
-/* Files of /proc have no size that could be announced: their content becomes the body. */
-static int send_content(cp_str path, int fd, cp_result *res) {
-    for (;;) {
-        cp_buf_reserve(&res->body, 65536);
-        ssize_t n = cp_read_full(fd, res->body.p + res->body.n, 65536);
-        if (n < 0 || res->body.n > CP_READ_MAX) {
-            cp_err err;
-            cp_result_free(res);
-            cp_fail_sys(&err, CP_E_FILESYSTEM_ERROR, n < 0 ? errno : EFBIG, "read");
-            return cp_files_error(res, &err, GET_OP, path);
-        }
-        if (n == 0) break;
-        res->body.n += (size_t)n;
-    }
+typedef struct content {
+    cp_body_source body;
+    int fd;
+} content;
+
+static ssize_t content_read(cp_body_source *b, void *p, size_t n) {
+    return cp_read_full(CP_CONTAINER(b, content, body)->fd, p, n);
+}
+
+static void content_close(cp_body_source *b) {
+    content *c = CP_CONTAINER(b, content, body);
+    cp_close(&c->fd);
+    free(c);
+}
+
+/* Files of /proc have no size that could be announced: they are read until they end. */
+static int send_content(cp_str path, int *fd, cp_result *res) {
+    content *c = cp_new(content);
     res->status = 200;
-    res->type = type_of(path, fd);
+    res->type = type_of(path, *fd);
+    cp_buf_addz(&res->headers, SANDBOX);
+    *c = (content){.body = {.read = content_read, .close = content_close}, .fd = cp_take_fd(fd)};
+    res->source = &c->body;
     return 0;
 }
 
@@ -105,7 +111,7 @@ int cp_files_raw_get(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err 
     if (cp_files_path_query(ctx, req, GET_OP, &text, &p, res) < 0) return 0;
     cp_autofd int fd = cp_file_open(&p.where, &st, err);
     if (fd < 0) return cp_files_error(res, err, GET_OP, p.given);
-    if (st.st_size == 0 && pread(fd, &byte, 1, 0) == 1) return send_content(p.given, fd, res);
+    if (st.st_size == 0 && pread(fd, &byte, 1, 0) == 1) return send_content(p.given, &fd, res);
     return send_file(req, p.given, &fd, &st, res);
 }
 

@@ -84,6 +84,8 @@ static void get_sends_the_file(void **state) {
     assert_string_equal(header("Accept-Ranges"), "bytes");
     assert_string_equal(header("Content-Security-Policy"), "sandbox");
     assert_int_equal(get("path=%2Fproc%2Fself%2Fstatus", NULL), 200);
+    assert_string_equal(header("Content-Security-Policy"), "sandbox");
+    fx_drain();
     assert_non_null(memmem(fx.res.body.p, fx.res.body.n, "Name:", 5));
 }
 
