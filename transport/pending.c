@@ -21,11 +21,15 @@ static uint32_t hash_of(cp_str id) {
 /* Those without an id cannot be asked for, but are among all. */
 static uint32_t hash_of_nameless(const pend *p) { return (uint32_t)((uintptr_t)p >> 4) * 2654435769u >> 8; }
 
+uint32_t pend_bucket(const pend_table *t, const pend *p) {
+    return (p->id_n ? hash_of(pend_id(p)) : hash_of_nameless(p)) & (t->nbuckets - 1);
+}
+
 pend *pend_find(const pend_table *t, cp_str id) {
     if (!t->count || !id.n) return NULL;
     uint32_t h = hash_of(id);
     for (pend *p = t->buckets[h & (t->nbuckets - 1)]; p; p = p->hash_next)
-        if (p->hash == h && cp_str_eq(pend_id(p), id)) return p;
+        if (cp_str_eq(pend_id(p), id)) return p;
     return NULL;
 }
 
@@ -65,7 +69,6 @@ pend *pend_add(pend_table *t, cp_str id, bool windowed) {
     p->windowed = windowed;
     if (id.n) memcpy(p->id, id.p, id.n);
     p->id_n = (uint16_t)id.n;
-    p->hash = id.n ? hash_of(id) : hash_of_nameless(p);
     if (t->count >= t->nbuckets) resize(t, t->nbuckets ? t->nbuckets * 2 : FIRST_BUCKETS);
     insert(t, p);
     t->count++;

@@ -1,7 +1,7 @@
 #pragma once
 /* The pending table of one multiplexed connection: requests that have not had their last message (design.md section 3).
  * Loop thread only; memory and links, no policy. Ten thousand entries may wait on a socket, so an entry is small: about
- * 120 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
+ * 110 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
  * is not held. */
 #include "handlers/request.h"
 #include "handlers/router.h"
@@ -35,8 +35,7 @@ typedef struct pend {
         char *text;           /* WAITING and not `parsed`: `bytes` of it */
     };
     uint64_t started_us;
-    uint64_t bytes; /* WAITING: of its message. Else sent so far; SENDING: of the body */
-    uint32_t hash;
+    uint64_t bytes;       /* WAITING: of its message. Else sent so far; SENDING: of the body */
     uint32_t deadline_ms; /* from its start; 0 none */
     union {
         int32_t deficit; /* STREAMING */
@@ -75,7 +74,7 @@ pend_flow *pend_flow_of(pend *p);         /* NULL: it has no window */
  * that being the pend_bucket of the one that ended: all that stood before it were seen. None may be added meanwhile. */
 pend *pend_from(const pend_table *t, uint32_t bucket); /* the first of that bucket or a later one; NULL: no more */
 pend *pend_next(const pend_table *t, const pend *p);
-static inline uint32_t pend_bucket(const pend_table *t, const pend *p) { return p->hash & (t->nbuckets - 1); }
+uint32_t pend_bucket(const pend_table *t, const pend *p);
 
 /* Queues by priority, first in first out within one. */
 typedef struct pend_queue {
