@@ -109,7 +109,7 @@ group('websocket', {}, ({ both, plain }) => {
   });
 });
 
-plainOwn('B090', '[ws] a frame that arrives in pieces over many ping intervals is no dead connection', { args: ['--ping-interval', String(full(5000, 400))] }, async s => {
+plainOwn('B090', '[ws] a frame that arrives in pieces over many ping intervals is no dead connection', { args: ['--ping-interval', String(full(5000, 1500))] }, async s => {
   const r = await rawSocket(s, upgrade());
   const size = full(16e6, 4e6), pieces = full(60, 16), wait = full(1000, 300);
   const whole = frame(JSON.stringify({ type: 'request', id: 'big', method: 'POST', path: '/api/write', body: { path: s.workspace + '/b090', content: 'x'.repeat(size) } }));
