@@ -27,8 +27,7 @@ uint32_t pend_bucket(const pend_table *t, const pend *p) {
 
 pend *pend_find(const pend_table *t, cp_str id) {
     if (!t->count || !id.n) return NULL;
-    uint32_t h = hash_of(id);
-    for (pend *p = t->buckets[h & (t->nbuckets - 1)]; p; p = p->hash_next)
+    for (pend *p = t->buckets[hash_of(id) & (t->nbuckets - 1)]; p; p = p->hash_next)
         if (cp_str_eq(pend_id(p), id)) return p;
     return NULL;
 }

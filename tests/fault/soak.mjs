@@ -7,6 +7,7 @@
 import { mkdtemp, mkdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { held } from '../e2e/lib/door.mjs';
 import { BIN, get, serverPid, start, until } from '../e2e/lib/server.mjs';
 import { Client } from './lib/http.mjs';
 import { random, sleep } from './lib/load.mjs';
@@ -68,13 +69,12 @@ async function stretch(s, ms, upgrades) {
 // The server keeps a bounded number of events, which any server holds after a while: so many have to be there at the start.
 async function fillEvents(s) {
   const client = new Client(s.base);
-  const held = async () => Number(/conflux_memory_held_bytes\{kind="events"\} (\d+)/.exec(await (await fetch(`${s.base}/metrics`)).text())[1]);
-  for (let now = await held(), was = -1, n = 0; now > was * 1.01;) {
+  for (let now = await held(s, 'events'), was = -1, n = 0; now > was * 1.01;) {
     for (let i = 0; i < 32; i++) {
       await Promise.all(Array.from({ length: 16 }, () => client.ask('POST', '/api/execute', { args: ['true'], executionId: `warm-${n++}` })));
     }
     was = now;
-    now = await held();
+    now = await held(s, 'events');
   }
   client.close();
 }

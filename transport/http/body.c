@@ -14,7 +14,8 @@
 enum {
     MIN_RATE = 64 * 1024, /* bytes a second */
     SLICE = 64 * 1024,
-    FIRST = 16 * 1024, /* what has to be there of a large body before a thread is taken for it */
+    SMALL = 256 * 1024, /* a body up to this is collected, also where a handler will read it */
+    FIRST = 16 * 1024,  /* what has to be there of a larger one before a thread is taken for it */
 };
 
 void cp_body_init(cp_body *b, const cp_http_head *head) {
@@ -143,12 +144,14 @@ int cp_body_collect(cp_client *c, uint64_t max, cp_err *err) {
     return 1;
 }
 
+bool cp_body_is_small(const cp_client *c) { return !c->body.chunked && c->body.left <= SMALL; }
+
 bool cp_body_begun(cp_client *c) {
     cp_body *b = &c->body;
     size_t have = c->in.n - behind_head(c), wrote;
     if (!b->chunked) {
         b->taken = have;
-        return have >= FIRST;
+        return have >= (cp_body_is_small(c) ? b->left : FIRST);
     }
     if (have && !b->ended && !b->bad) {
         if (cp_room(&b->text, have, NULL) < 0) return true; /* the handler reads it piece by piece */

@@ -249,8 +249,9 @@ cp_str cp_body_text(const cp_client *c);
 int cp_body_charge(cp_client *c, cp_err *err);
 /* Makes room for the whole of a body of known length, and counts it. False: the budget has none. Moves c->in. */
 bool cp_body_reserve(cp_client *c);
-/* Of a large body that a handler will read: true when its first piece is there (or its end, or what is wrong with it).
- */
+/* Of a body that a handler will read: a small one is collected whole before. */
+bool cp_body_is_small(const cp_client *c);
+/* True when it is there: a small one whole; of a large one the first piece, or its end, or what is wrong with it. */
 bool cp_body_begun(cp_client *c);
 /* How much longer it may take, from now on. */
 uint64_t cp_body_patience(const cp_client *c);

@@ -35,8 +35,7 @@ typedef struct exchange {
 } exchange;
 
 enum {
-    IN_A_ROW = 16,            /* pipelined requests of one client, before the others have their turn */
-    RAW_COLLECT = 256 * 1024, /* a raw body up to this is collected like any other */
+    IN_A_ROW = 16, /* pipelined requests of one client, before the others have their turn */
     LINGER_MS = 2000,
     LINGER_BYTES = 1 << 20,
 };
@@ -183,26 +182,22 @@ static void await_body(exchange *x) {
     x->w->client = x->c;
 }
 
-static bool fits(const cp_client *c) { return !c->body.chunked && c->body.left <= RAW_COLLECT; }
-static bool has_come(const cp_client *c) { return c->in.n - c->at - c->head.end >= c->body.left; }
-
-/* Who waits to be asked for the body is asked by the handler, that may refuse the request without it; but not when
- * there is a crowd. */
-static bool begun(const exchange *x) {
-    return (x->c->body.expect && !cp_side_crowded(x->srv->side)) || cp_body_begun(x->c);
-}
-
 /* A small one is read whole before its handler begins: that one then never waits for the client. Where memory has no
  * room for that, the handler reads it piece by piece. So it does with a large one, but not before the first piece is
- * there: a crowd that sends next to nothing holds no threads. */
+ * there: a crowd that sends next to nothing holds no threads. Who waits to be asked for the body is asked by the
+ * handler, that may refuse the request without it, as long as there is no crowd. */
+static bool may_rest(const exchange *x, bool small) {
+    return small ? cp_body_reserve(x->c) : !x->c->body.expect || cp_side_crowded(x->srv->side);
+}
+
 static void serve_raw(exchange *x) {
     yyjson_doc *none = NULL;
-    bool small = fits(x->c), whole = small && has_come(x->c), ready = small || begun(x);
+    bool small = cp_body_is_small(x->c), begun = cp_body_begun(x->c), whole = small ? begun : x->c->body.ended;
     x->req.raw = &x->stream.reader;
     x->c->body.raw = true;
-    if (!ready || (small && !whole && cp_body_reserve(x->c))) {
+    if (!begun && may_rest(x, small)) {
         await_body(x);
-    } else if ((whole || x->c->body.ended) && cp_blocking_begin(x->srv)) {
+    } else if (whole && cp_blocking_begin(x->srv)) {
         cp_body_stream_init(&x->stream, x->c);
         serve_here(x);
         cp_blocking_end(x->srv);
@@ -479,12 +474,8 @@ static int feed_head(cp_crewman *w, cp_client *c) {
 /* What is wrong with the body is found again, and told, when the head has been fed once more. */
 static int feed_again(cp_crewman *w, cp_client *c) {
     cp_err err;
-    bool raw = c->body.raw;
-    if (raw ? !(fits(c) ? has_come(c) : cp_body_begun(c))
-            : cp_body_collect(c, (uint64_t)c->srv->t->config->max_body, &err) == 0) {
-        if (raw && fits(c)) c->body.taken = c->in.n - c->at - c->head.end;
+    if (c->body.raw ? !cp_body_begun(c) : cp_body_collect(c, (uint64_t)c->srv->t->config->max_body, &err) == 0)
         return 0;
-    }
     c->head = (cp_head){0}; /* reading may have moved what it points to */
     if (cp_head_scan(&c->head, c->in.p + c->at, c->in.n - c->at, &err) != 1) {
         cp_client_close(c);

@@ -9,7 +9,7 @@ import net from 'node:net';
 import path from 'node:path';
 import { serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
-import { ASAN, OFF } from '../lib/door.mjs';
+import { ASAN, OFF, held } from '../lib/door.mjs';
 
 const dial = async s => {
   const c = net.connect({ port: Number(s.port), host: '127.0.0.1', noDelay: true });
@@ -35,6 +35,7 @@ const statuses = text => [...text.matchAll(/HTTP\/1\.1 (\d+) /g)].map(m => Numbe
 const HOST = 'Host: 127.0.0.1\r\n';
 const PING = `GET /api/ping HTTP/1.1\r\n${HOST}\r\n`;
 const execute = body => `POST /api/execute HTTP/1.1\r\n${HOST}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+const put = (s, name, framing) => `PUT /api/files/raw?path=${encodeURIComponent(path.join(s.dir, name))} HTTP/1.1\r\n${HOST}${framing}\r\n\r\n`;
 const state = async pid => ({ fds: (await readdir(`/proc/${pid}/fd`)).length, threads: (await readdir(`/proc/${pid}/task`)).length });
 
 test('X02: blanks before a head, or in its place, are no other request, and never one of another client', async () => {
@@ -128,17 +129,17 @@ test('X141: half heads, half bodies and resets hold nobody up, and leave nothing
 
 test('X141: uploads that trickle, more than there are threads for, do not keep the threads from another upload', async () => {
   const s = await start({ args: ['--header-timeout', '3600000'] });
-  const crowd = [], put = (name, framing) => `PUT /api/files/raw?path=${encodeURIComponent(path.join(s.dir, name))} HTTP/1.1\r\n${HOST}${framing}\r\n\r\n`;
+  const crowd = [];
   let trickle;
   try {
     for (let i = 0; i < 320; i++) {
       const c = await dial(s);
-      c.write(put('never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
+      c.write(put(s, 'never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
       crowd.push(c);
     }
     trickle = setInterval(() => { for (const c of crowd) if (!c.over) c.write('1\r\na\r\n'); }, 200);
     const c = await dial(s), size = 1 << 20;
-    c.write(put('whole', `Content-Length: ${size}\r\nConnection: close`) + 'x'.repeat(size));
+    c.write(put(s, 'whole', `Content-Length: ${size}\r\nConnection: close`) + 'x'.repeat(size));
     await ended(c);
     assert.deepEqual(statuses(c.got), [200]);
     assert.equal((await stat(path.join(s.dir, 'whole'))).size, size);
@@ -148,13 +149,12 @@ test('X141: uploads that trickle, more than there are threads for, do not keep t
 test('X141: 3,000 uploads of which nothing has come but a byte hold no thread', async () => {
   const s = await start({ args: ['--header-timeout', '3600000'] }), crowd = [];
   const waiting = async () => (await readdir(`/proc/${await serverPid(s)}/task`)).length;
-  const put = (name, more) => `PUT /api/files/raw?path=${encodeURIComponent(path.join(s.dir, name))} HTTP/1.1\r\n${HOST}${more}\r\n\r\n`;
   try {
     await (await fetch(s.base + '/api/ping')).text();
     const before = await waiting();
     for (let i = 0; i < 3000; i++) {
       const c = await dial(s);
-      c.write(i % 2 ? put('never' + i, 'Content-Length: 1000000') + 'a' : put('never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
+      c.write(i % 2 ? put(s, 'never' + i, 'Content-Length: 1000000') + 'a' : put(s, 'never' + i, 'Transfer-Encoding: chunked') + '1\r\na\r\n');
       crowd.push(c);
     }
     // Pieces of every size, so that the first one ends anywhere.
@@ -164,7 +164,7 @@ test('X141: 3,000 uploads of which nothing has come but a byte hold no thread', 
     ]) {
       for (const size of [0, 1, 16383, 16384, 16385, 300000, 1 << 20]) {
         const data = randomBytes(size), c = await dial(s);
-        c.write(put(name + size, framing(size) + '\r\nConnection: close'));
+        c.write(put(s, name + size, framing(size) + '\r\nConnection: close'));
         for (let at = 0, n = 1; at < size; at += n, n = Math.min(n * 3, 70000)) c.write(Buffer.concat(encode(data.subarray(at, at + n))));
         if (name === 'chunks') c.write('0\r\n\r\n');
         await ended(c);
@@ -173,7 +173,7 @@ test('X141: 3,000 uploads of which nothing has come but a byte hold no thread', 
       }
     }
     const asks = await dial(s);
-    asks.write(put('length16384', 'Content-Length: 1000000\r\nIf-None-Match: *\r\nExpect: 100-continue\r\nConnection: close'));
+    asks.write(put(s, 'length16384', 'Content-Length: 1000000\r\nIf-None-Match: *\r\nExpect: 100-continue\r\nConnection: close'));
     await ended(asks);
     assert.deepEqual(statuses(asks.got), [412], 'refused before the body is asked for');
     const now = await waiting();
@@ -195,7 +195,6 @@ test('X31: a deadlineMs that one door refuses is refused by the other', async ()
 
 test('X143: receipts for input that nobody reads are in the memory budget, and come back', async () => {
   const s = await start({ args: ['--memory-budget', String(16 << 20)] }), m = await connect(s), each = 16000;
-  const held = async () => Number(/conflux_memory_held_bytes\{kind="stdin"\} (\d+)/.exec(await (await fetch(s.base + '/metrics')).text())[1]);
   const refused = () => m.ws.refused ?? 0;
   m.ws.on('message', raw => { if (/"of":"stdin"/.test(raw) && /LIMIT_EXCEEDED/.test(raw)) m.ws.refused = refused() + 1; });
   try {
@@ -208,14 +207,14 @@ test('X143: receipts for input that nobody reads are in the memory budget, and c
       for (let k = 0; k < each; k++) m.send({ type: 'stdin', id, data: '', ack: true });
     }
     await m.get('/api/ping');
-    const now = await held();
+    const now = await held(s, 'stdin');
     assert.ok(now >= 2 * each * 64, `held: ${now}`); // a receipt is no less than 64 bytes
     assert.ok(now <= 16 << 20, `held: ${now}`);
     assert.ok(refused() > 0, 'some had no room'); // a quarter of the budget is 4 MiB
     for (const c of calls) m.send({ type: 'cancel', id: c.id, kill: true });
     await Promise.all(calls);
     assert.equal((await m.get('/api/ping')).status, 200);
-    await until(async () => await held() === 0, 'the receipts to come back');
+    await until(async () => await held(s, 'stdin') === 0, 'the receipts to come back');
   } finally { await m.close(); await s.stop(); }
 });
 

@@ -8,12 +8,10 @@ import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { few, post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
-import { ASAN, FULL, OFF, full, openDoor, own, times } from '../lib/door.mjs';
+import { ASAN, FULL, OFF, full, held, metric, openDoor, own, times } from '../lib/door.mjs';
 
 const MB = 1 << 20;
 const exec = (s, command = 'echo served', more = {}) => post(s, '/api/execute', { command, sessionId: OFF, ...more });
-const metric = async (s, name) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(await (await fetch(s.base + '/metrics')).text())?.[1]);
-const held = (s, kind) => metric(s, `conflux_memory_held_bytes\\{kind="${kind}"\\}`);
 const memory = async (pid, what) => Number(new RegExp(`^${what}:\\s+(\\d+) kB`, 'm').exec(await readFile(`/proc/${pid}/status`, 'utf8'))[1]) * 1024;
 
 // A shell that prints n bytes at once.

@@ -176,4 +176,5 @@ export const times = (n, f) => Array.from({ length: n }, (_, i) => f(i));
 export async function memory(pid, what = 'VmRSS') {
   return Number(new RegExp(`${what}:\\s+(\\d+)`).exec(await readFile(`/proc/${pid}/status`, 'utf8'))[1]) / 1024;
 }
+export const held = (s, kind) => metric(s, `conflux_memory_held_bytes\\{kind="${kind}"\\}`);
 export const metric = async (s, name) => Number(new RegExp(`^${name} (\\d+)`, 'm').exec(await (await fetch(s.base + '/metrics')).text())?.[1]);
