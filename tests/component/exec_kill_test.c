@@ -93,13 +93,11 @@ static void kill_finds_daemons(void **state) {
 static void a_timeout_finds_daemons(void **state) {
     (void)state;
     struct run r;
-    cp_exec_spec s = shell_spec(DAEMON "; sleep 1000");
-    s.timeout_ms = 500;
-    run_begin(&r, &s);
-    cp_proc p = run_said_pid(&r);
-    run_wait(&r);
+    run_until_timeout(&r, shell_spec(""), DAEMON, "sleep 1000");
     assert_int_equal(r.e->exit_code, 124);
-    fx_until(!cp_proc_alive(&p));
+    pid_t daemon = run_pid(&r);
+    assert_true(daemon > 1);
+    fx_until(kill(daemon, 0) < 0);
     run_free(&r);
 }
 

@@ -142,13 +142,35 @@ static inline char *run_output(const struct run *r, int which) {
     return b.p;
 }
 
+/* The pid that the output begins with. */
+static inline pid_t run_pid(const struct run *r) {
+    cp_autofree char *text = run_output(r, 0);
+    return (pid_t)strtol(text, NULL, 10);
+}
+
 /* What the command has said is a pid; waits for it. */
 static inline cp_proc run_said_pid(struct run *r) {
     cp_proc p;
     fx_until(cp_output_total(r->e->out[0]) > 1);
-    cp_autofree char *text = run_output(r, 0);
-    assert_true(cp_proc_read((pid_t)strtol(text, NULL, 10), &p));
+    assert_true(cp_proc_read(run_pid(r), &p));
     return p;
+}
+
+/* Runs `before`, then `after` until it times out. Tries it with longer and longer timeouts until `before` came to its
+ * end in time, as it does at once on a machine that is not busy. The timeout that did is in r->e->timeout_ms. */
+static inline void run_until_timeout(struct run *r, cp_exec_spec spec, const char *before, const char *after) {
+    cp_autobuf cp_buf command = {0};
+    char mark[sizeof fx.dir + 16];
+    snprintf(mark, sizeof mark, "%s/in-time", fx.dir);
+    cp_buf_addf(&command, "%s; : >%s; %s", before, mark, after);
+    spec.command = cp_str_of(cp_buf_z(&command));
+    for (spec.timeout_ms = 200;; spec.timeout_ms *= 2, run_free(r)) {
+        run_begin(r, &spec);
+        run_wait(r);
+        assert_int_equal(r->e->outcome, CP_OUTCOME_timeout);
+        if (unlink(mark) == 0) return;
+        assert_true(spec.timeout_ms < 60000);
+    }
 }
 
 static inline void run_expect(const cp_exec_spec *spec, int code, const char *out, const char *err) {

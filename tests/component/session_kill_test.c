@@ -198,12 +198,10 @@ static void daemons_die_with_their_command(void **state) {
     assert_true(cp_proc_alive(&earlier));
     expect("a", "echo $v", 0, "1\n", "");
     struct run timed;
-    cp_exec_spec s = in_session("a", "(" DAEMON "); trap '' TERM; sleep 1000");
-    s.timeout_ms = 2000; /* the daemon has spoken by then */
-    run_begin(&timed, &s);
-    cp_proc t = run_said_pid(&timed);
-    run_wait(&timed);
-    fx_until(!cp_proc_alive(&t));
+    run_until_timeout(&timed, in_session("a", ""), "(" DAEMON "); trap '' TERM", "sleep 1000");
+    pid_t t = run_pid(&timed);
+    assert_true(t > 1);
+    fx_until(kill(t, 0) < 0);
     run_free(&timed);
     run_wait(&before);
     run_free(&before);

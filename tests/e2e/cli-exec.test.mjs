@@ -9,7 +9,7 @@ import { mkdir, readFile, readlink, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path';
 import { ALL_BYTES, conflux, environment, exec, json, ok, sha, shared } from './lib/cli.mjs';
 import { ASAN } from './lib/door.mjs';
-import { BIN, few, gone, until } from './lib/server.mjs';
+import { BIN, afterTimeout, few, gone, until } from './lib/server.mjs';
 
 const t = shared(), { c } = t;
 
@@ -24,8 +24,7 @@ for (const [status, ...command] of [
 ]) test(`status ${status} of ${command.join(' ')}`, async () => assert.equal((await c(['exec', '--', ...command])).code, status));
 
 test('a time-out is status 124, and ends the command', async () => {
-  const child = conflux(t.s, ['exec', '--timeout', '200ms', '--', 'sh', '-c', 'echo $$; exec sleep 1000']);
-  const r = await child.done;
+  const r = await afterTimeout((ms, mark) => conflux(t.s, ['exec', '--timeout', `${ms}ms`, '--', 'sh', '-c', `echo $$; ${mark}; exec sleep 1000`]).done);
   assert.equal(r.code, 124);
   await gone(Number(r.stdout));
 });

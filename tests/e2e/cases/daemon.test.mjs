@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { OFF, alive, gone, group, own, plainOwn } from '../lib/door.mjs';
-import { get, serverPid, start, until } from '../lib/server.mjs';
+import { afterTimeout, get, serverPid, start, until } from '../lib/server.mjs';
 
 // Has said its pid when this returns (what comes long after a command is thrown away), and its parent is the keeper: setsid
 // does not wait.
@@ -26,14 +26,13 @@ group('daemons', {}, ({ both, plain }) => {
 
   both('B038', 'a timeout finds the daemon of its command, and of no other command of the session', async d => {
     for (const sessionId of [OFF, 'b038t-' + d.name]) {
-      const executionId = `b038t-${d.name}-${sessionId}`;
       const earlier = sessionId === OFF ? 0 : Number((await d.exec(daemon, { sessionId })).body.stdout);
       const background = `b038b-${d.name}-${sessionId}`;
       await d.startProcess(background, daemon + '; sleep 1000', { sessionId });
       const other = await ofProcess(d, background);
-      const call = d.exec(daemon + '; sleep 1000', { sessionId, executionId, timeoutMs: 1500 });
-      const pid = await ofExecution(d, executionId);
-      await call;
+      const r = (await afterTimeout((timeoutMs, mark) => d.exec(`${daemon}; ${mark}; sleep 1000`, { sessionId, timeoutMs }))).body;
+      const pid = Number(r.stdout ?? r.context.stdout);
+      assert.ok(pid > 1, JSON.stringify(r));
       await gone(pid);
       assert.ok(alive(other) && (!earlier || alive(earlier)));
       await d.del('/api/process/' + background);
@@ -128,7 +127,8 @@ plainOwn('B038', 'without the mark: one warning, and all but daemons are found',
     const k = await (await fetch(s.base + '/api/process/' + id, { method: 'DELETE' })).json();
     assert.ok(k.killed.includes(pid));
     await gone(pid);
-    const r = await post('/api/execute', { command: 'ulimit -x; (sleep 1000 & echo $!); sleep 1000', sessionId, timeoutMs: 500 });
+    const r = await afterTimeout((timeoutMs, mark) =>
+      post('/api/execute', { command: `ulimit -x; (sleep 1000 & echo $!); ${mark}; sleep 1000`, sessionId, timeoutMs }));
     const [limit, orphan] = (r.stdout ?? r.context.stdout).split('\n').map(Number);
     assert.equal(limit, 100);
     await gone(orphan);
@@ -138,8 +138,8 @@ plainOwn('B038', 'without the mark: one warning, and all but daemons are found',
 const inner = (1n << 62n) + (5n << 36n) + 1n;
 plainOwn('B038', 'inside the child of another keeper, whose mark is a limit: below that, without a privilege', { prefix: ['prlimit', `--locks=${inner}`] }, async s => {
   assert.doesNotMatch(s.stderr, /keeper\.unmarked/);
-  const post = async command => (await fetch(s.base + '/api/execute', { method: 'POST', body: JSON.stringify({ command, sessionId: OFF, timeoutMs: 500 }) })).json();
+  const post = async (command, timeoutMs) => (await fetch(s.base + '/api/execute', { method: 'POST', body: JSON.stringify({ command, sessionId: OFF, timeoutMs }) })).json();
   const limit = BigInt((await post('ulimit -Hx')).stdout);
   assert.ok(limit < inner && limit >> 62n === 1n, String(limit));
-  await gone(Number((await post(daemon + '; sleep 1000')).stdout));
+  await gone(Number((await afterTimeout((ms, mark) => post(`${daemon}; ${mark}; sleep 1000`, ms))).stdout));
 });

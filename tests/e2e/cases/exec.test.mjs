@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import net from 'node:net';
 import { OFF, alive, full, group, openDoor, own, times } from '../lib/door.mjs';
-import { few, serverPid, until } from '../lib/server.mjs';
+import { afterTimeout, few, serverPid, until } from '../lib/server.mjs';
 
 const sha = s => createHash('sha256').update(s).digest('hex');
 const seq = n => times(n, i => i + 1 + '\n').join('');
@@ -78,10 +78,11 @@ group('exec', {}, ({ both, plain }) => {
       const r = (await d.exec('printf out; printf err >&2; (exit 7)', { sessionId })).body;
       assert.deepEqual([r.stdout, r.stderr, r.exitCode, r.timedOut], ['out', 'err', 7, false]);
     }
-    const r = (await d.exec('printf partial; printf e >&2; sleep 1000', { timeoutMs: 300 })).body;
+    const late = sessionId => afterTimeout((timeoutMs, mark) => d.exec(`printf partial; printf e >&2; ${mark}; sleep 1000`, { timeoutMs, sessionId }));
+    const r = (await late(OFF)).body;
     assert.deepEqual([r.exitCode, r.timedOut, r.outcome, r.stdout], [124, true, 'timeout', 'partial']);
     assert.match(r.stderr, /^e/);
-    const t = await d.exec('printf partial; printf e >&2; sleep 1000', { timeoutMs: 300, sessionId: 'b009' });
+    const t = await late('b009');
     const c = t.body.context;
     assert.deepEqual([t.status, t.body.code, c.timedOut, c.stdout], [500, 'COMMAND_EXECUTION_ERROR', true, 'partial']);
     assert.match(c.stderr, /^e/); // bash adds that it has seen its child terminated

@@ -5,7 +5,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import { OFF, alive, full, gone, group, openDoor, own, plainOwn, times } from '../lib/door.mjs';
 import { descriptors } from '../../fault/lib/proc.mjs';
-import { get, serverPid, start, until } from '../lib/server.mjs';
+import { afterTimeout, get, serverPid, start, until } from '../lib/server.mjs';
 
 const freePort = () => new Promise(resolve => { const k = net.createServer().listen(0, '127.0.0.1', () => { const { port } = k.address(); k.close(() => resolve(port)); }); });
 // What binds after a while, as servers do.
@@ -30,7 +30,7 @@ group('process', {}, ({ both, plain }) => {
     assert.equal((await d.del(`/api/process/${id}?graceMs=200`)).status, 200);
     const p = await d.process(id);
     assert.deepEqual([p.status, p.signal], ['killed', 'SIGKILL']);
-    const r = (await d.exec(deaf, { timeoutMs: 200 })).body;
+    const r = (await afterTimeout((timeoutMs, mark) => d.exec(deaf.replace('up;', `up; ${mark};`), { timeoutMs }))).body;
     assert.deepEqual([r.timedOut, r.exitCode, r.outcome, r.stdout], [true, 124, 'timeout', 'up\n']);
   });
 

@@ -1,6 +1,6 @@
 // Starts the real program on a free port with folders of its own, and ends it.
 import { spawn } from 'node:child_process';
-import { chown, mkdtemp, rm, readFile, readdir } from 'node:fs/promises';
+import { chmod, chown, mkdtemp, rm, readFile, readdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -23,6 +23,20 @@ export async function until(fn, what = 'condition', ms = 30000) {
     if (Date.now() > end) throw new Error(`timed out waiting for ${what}`);
     await new Promise(r => setTimeout(r, 10));
   }
+}
+
+// What run(ms, mark) gives, whose command runs `mark` when it has done what it is to do before its time is over: tried with
+// longer and longer times until it did.
+export async function afterTimeout(run) {
+  const dir = await mkdtemp(path.join(tmpdir(), 'conflux-mark-')), file = path.join(dir, 'in-time');
+  await chmod(dir, 0o777);
+  try {
+    for (let ms = 200; ms < 60000; ms *= 2) {
+      const r = await run(ms, `: >${file}`);
+      if (await rm(file).then(() => true, () => false)) return r;
+    }
+    throw new Error('the command never came as far as its mark');
+  } finally { await takeAway(dir); }
 }
 
 // opts: args, env, command (serve -- CMD), workspace (default: a folder of its own), prefix (a program that runs ours),
