@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { mkdtempSync } from 'node:fs';
 import { createHash } from 'node:crypto';
 import path from 'node:path';
-import { few, post, serverPid, start, until } from '../lib/server.mjs';
+import { post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
 import { ASAN, FULL, OFF, full, held, metric, openDoor, own, times } from '../lib/door.mjs';
 
@@ -283,7 +283,7 @@ const marked = file => until(() => readFile(file, 'utf8').catch(() => ''), 'the 
 const nothingHeld = s => until(async () => await held(s, 'commands') + await held(s, 'json') + await held(s, 'bodies') === 0, 'nothing of the request to be held');
 
 for (const name of ['http', 'ws']) test(`X145 [${name}]: the text of a command, however long, is run whole and kept by its head`, async () => {
-  const n = full(15, 4), size = few(15, 5) * MB;
+  const n = full(15, 4), size = full(15, 5) * MB;
   const s = await start({ args: ['--keep-alive', '3600000'] });
   let d = await openDoor(name, s);
   const file = i => path.join(s.workspace, 'ran' + i);
