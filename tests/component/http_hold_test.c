@@ -9,7 +9,7 @@
 
 static int impatient_up(void **state) {
     fixture *f = *state = fx_prepare();
-    f->cfg.stall_timeout = 300;
+    f->cfg.stall_timeout = 1500;
     fx_start(f);
     return 0;
 }

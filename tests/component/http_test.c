@@ -231,7 +231,13 @@ static void large_bodies(void **state) {
 static int small_body_up(void **state) {
     fixture *f = *state = fx_prepare();
     f->cfg.max_body = 1024;
-    f->cfg.header_timeout = 300;
+    fx_start(f);
+    return 0;
+}
+
+static int impatient_up(void **state) {
+    fixture *f = *state = fx_prepare();
+    f->cfg.header_timeout = 1000;
     fx_start(f);
     return 0;
 }
@@ -501,8 +507,11 @@ int main(void) {
     };
     const struct CMUnitTest small[] = {
         T(too_large_is_told_before_it_is_read),
+    };
+    const struct CMUnitTest slow[] = {
         T(stalled_and_short_bodies_are_dropped),
         T(slow_heads_are_cut),
     };
-    return cmocka_run_group_tests(plain, fx_up, fx_down) + cmocka_run_group_tests(small, small_body_up, fx_down);
+    return cmocka_run_group_tests(plain, fx_up, fx_down) + cmocka_run_group_tests(small, small_body_up, fx_down) +
+           cmocka_run_group_tests(slow, impatient_up, fx_down);
 }

@@ -123,8 +123,8 @@ plainOwn('B090', '[ws] a frame that arrives in pieces over many ping intervals i
   r.k.destroy();
 });
 
-plainOwn('B092', '[ws] the server pings, so that a proxy which cuts idle connections lets a silent command end', { args: ['--ping-interval', '100'] }, async s => {
-  const idle = full(20000, 1500);
+plainOwn('B092', '[ws] the server pings, so that a proxy which cuts idle connections lets a silent command end', { args: ['--ping-interval', '700'] }, async s => {
+  const idle = full(20000, 4000);
   const proxy = net.createServer(a => {
     const b = net.connect(s.port, '127.0.0.1');
     let timer;
@@ -135,7 +135,7 @@ plainOwn('B092', '[ws] the server pings, so that a proxy which cuts idle connect
   }).listen(0, '127.0.0.1').unref();
   await new Promise(f => proxy.once('listening', f));
   const d = await openDoor('ws', { ...s, ws: 'ws://127.0.0.1:' + proxy.address().port });
-  const seconds = full(120, 4);
+  const seconds = full(120, 6);
   const st = d.execStream(`sleep ${seconds}; echo ok`);
   assert.equal((await d.exec(`sleep ${seconds}; echo ok`)).body.stdout, 'ok\n');
   await st.done;
@@ -144,7 +144,7 @@ plainOwn('B092', '[ws] the server pings, so that a proxy which cuts idle connect
   proxy.close();
 });
 
-plainOwn('B093', '[ws] a peer that answers no ping is found dead, and what it asked for follows its policy', { args: ['--ping-interval', '100'] }, async s => {
+plainOwn('B093', '[ws] a peer that answers no ping is found dead, and what it asked for follows its policy', { args: ['--ping-interval', '1000'] }, async s => {
   const d = await openDoor('http', s);
   const r = await rawSocket(s, upgrade());
   for (const onDisconnect of ['kill', 'continue']) {

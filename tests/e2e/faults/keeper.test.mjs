@@ -51,7 +51,7 @@ describe('keeper', () => {
     });
 
   test('X03 what is stuck is refused at the deadline, killed and reaped', async () => {
-    const s = await start({ args: ['--spawn-timeout', '300', '--pool-size', '0'] });
+    const s = await start({ args: ['--spawn-timeout', '1500', '--pool-size', '0'] });
     const stuck = await stuckProgram(s);
     const doors = [await openDoor('http', s), await openDoor('ws', s)];
     try {
@@ -71,7 +71,7 @@ describe('keeper', () => {
   });
 
   test('X03 a folder that does not answer, not even to KILL', async t => {
-    const s = await start({ args: ['--spawn-timeout', '300', '--pool-size', '0'] });
+    const s = await start({ args: ['--spawn-timeout', '1500', '--pool-size', '0'] });
     const dir = s.dir + '/silent';
     await mkdir(dir);
     const mount = process.getuid() === 0 ? await hold(silent, dir) : { held: false, said: 'not root', release() {} };
