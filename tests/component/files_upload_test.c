@@ -16,12 +16,12 @@ static void passed(cp_work *w) {
     swept = true;
 }
 
-/* Its one worker has swept when this returns: no test changes the limits under it. */
+/* It has swept when this returns: no test changes the limits under it. */
 static void server_starts(void) {
     cp_work barrier;
     fx.svc.uploads = cp_uploads_open(&fx.svc);
     swept = false;
-    cp_workers_submit(fx.svc.workers, &barrier, nothing, passed);
+    cp_workers_submit_to(fx.svc.workers, CP_LANE_FILES, CP_OWNER_UPKEEP, &barrier, nothing, passed);
     while (!swept) assert_true(cp_loop_once(fx.svc.loop, 1000) >= 0);
 }
 

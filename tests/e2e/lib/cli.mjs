@@ -7,7 +7,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { BIN, start } from './server.mjs';
+import { BIN, NO_LEAKS, start } from './server.mjs';
 
 export const exec = promisify(execFile);
 export const ALL_BYTES = Buffer.from(Array.from({ length: 256 * 300 }, (_, i) => i & 255));
@@ -15,9 +15,7 @@ export const lines = text => text.trim().split('\n');
 export const sha = data => createHash('sha256').update(data).digest('hex');
 export const ok = r => { assert.deepEqual([r.code, r.signal], [0, null], r.stderr); return r.stdout; };
 export const json = r => lines(ok(r)).map(line => JSON.parse(line));
-// A command that ends has no leaks worth a search, which takes longer than the command; those of the library are looked
-// for in its own tests.
-const NO_LEAKS = [process.env.ASAN_OPTIONS, 'detect_leaks=0'].filter(Boolean).join(':');
+// A command that ends has no leaks worth a search; those of the library are looked for in its own tests.
 export const environment = s => ({ ...process.env, ASAN_OPTIONS: NO_LEAKS, XDG_CONFIG_HOME: '/nonexistent', CONFLUX_URL: s.base });
 
 // What a test that failed has left behind would keep the file from ending.

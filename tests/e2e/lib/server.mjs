@@ -39,6 +39,12 @@ export async function afterTimeout(run) {
   } finally { await takeAway(dir); }
 }
 
+// The search for leaks at the end of a program takes longer than most programs do.
+export const NO_LEAKS = [process.env.ASAN_OPTIONS, 'detect_leaks=0'].filter(Boolean).join(':');
+// Only the first servers of a file are searched, which do most; with ./dev test --all every one.
+const SEARCHED = process.env.CONFLUX_TEST_ALL ? Infinity : 2;
+let started = 0;
+
 // opts: args, env, command (serve -- CMD), workspace (default: a folder of its own), prefix (a program that runs ours),
 // user (numeric; needs root)
 export async function start(opts = {}) {
@@ -46,7 +52,7 @@ export async function start(opts = {}) {
   const workspace = opts.workspace ?? path.join(dir, 'workspace');
   const args = ['serve', '--port', String(opts.port ?? 0), '--state', path.join(dir, 'state'), '--workspace', workspace, ...(opts.args ?? [])];
   if (opts.command) args.push('--', ...opts.command);
-  const env = { ...process.env, ...opts.env };
+  const env = { ...process.env, ...(started++ < SEARCHED ? {} : { ASAN_OPTIONS: NO_LEAKS }), ...opts.env };
   const whole = [...(opts.prefix ?? []), BIN, ...args];
   if (opts.user) {
     await chown(dir, opts.user, opts.user);
