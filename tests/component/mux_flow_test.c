@@ -155,10 +155,11 @@ static void small_replies_pass_streams(void **state) {
 /* B094: whoever reads nothing is not read, costs little, and disturbs nobody. */
 static void slow_reader(void **state) {
     fixture *x = *state;
+    enum { ALL = 3000 };
     cp_autobuf cp_buf all = {0};
     char text[100];
     uint8_t mask[4] = {1, 2, 3, 4};
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < ALL; i++) {
         int n = snprintf(text, sizeof text, "{\"type\":\"request\",\"id\":%d,\"path\":\"/%s?n=19000\"}", i,
                          i % 2 ? "file" : "sized");
         cp_frame_put(&all, CP_OP_TEXT, true, text, (size_t)n, mask);
@@ -182,7 +183,7 @@ static void slow_reader(void **state) {
     expect_start(other, "{\"type\":\"response\",\"id\":1,\"status\":200");
     client_free(other);
 
-    for (int answers = 0; answers < 10000; answers++) { /* it reads at last: everything comes */
+    for (int answers = 0; answers < ALL; answers++) { /* it reads at last: everything comes */
         if (at < all.n) {
             ssize_t n = send(x->c->fd, all.p + at, all.n - at, MSG_NOSIGNAL);
             if (n > 0) at += (size_t)n;
@@ -195,7 +196,7 @@ static void slow_reader(void **state) {
 /* The same with requests whose handlers answer whenever they like: they are dispatched as their replies can be held. */
 static void slow_reader_of_late_replies(void **state) {
     fixture *x = *state;
-    enum { ALL = 10000, SIZE = 19000 };
+    enum { ALL = 3000, SIZE = 19000 };
     static char reply[SIZE + 1];
     memset(reply, 'r', SIZE);
     reply[0] = reply[SIZE - 1] = '"';
