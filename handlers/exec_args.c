@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/budget.h"
 #include "base/sha.h"
 #include "base/utf8.h"
 #include "handlers/exec_fingerprint.h"
@@ -41,12 +42,41 @@ static int read_str(yyjson_val *body, const char *key, size_t max, cp_str *out, 
 
 /* ---- what to run ---- */
 
+static size_t total_max(void) {
+    struct rlimit r;
+    rlim_t quarter = getrlimit(RLIMIT_STACK, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? r.rlim_cur / 4 : TOTAL_MOST;
+    size_t most = quarter > TOTAL_MOST ? TOTAL_MOST : quarter < TOTAL_LEAST ? TOTAL_LEAST : (size_t)quarter;
+    return most - TOTAL_MARGIN;
+}
+
+/* Each costs its pointer too. */
+static size_t cost(size_t string) { return string + 1 + sizeof(char *); }
+
+/* Before anything is held for each of them: there may be millions in one request. */
+static int check_count(size_t n, const char *field, cp_err *err) {
+    size_t most = total_max() / cost(0);
+    if (n <= most) return 0;
+    return cp_fail_field(err, field, "%s has %zu members, the system takes fewer than %zu", field, n, most);
+}
+
+static int join_args(cp_exec_args *a, size_t n, cp_err *err) {
+    size_t length = n;
+    for (size_t i = 0; i < n; i++) length += a->args[i].n;
+    if (cp_room(&a->command, length, err) < 0) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (i) cp_buf_addc(&a->command, ' ');
+        cp_buf_add(&a->command, a->args[i].p, a->args[i].n);
+    }
+    return 0;
+}
+
 static int read_args(cp_exec_args *a, yyjson_val *list, cp_err *err) {
     size_t i, n;
     yyjson_val *v;
     char field[32];
     if (yyjson_arr_size(list) == 0) return cp_fail_field(err, "args", "args must name a program");
-    a->args = cp_alloc(yyjson_arr_size(list) * sizeof *a->args);
+    if (check_count(yyjson_arr_size(list), "args", err) < 0) return -1;
+    if (!(a->args = cp_try_array(yyjson_arr_size(list), sizeof *a->args, err))) return -1;
     yyjson_arr_foreach(list, i, n, v) {
         snprintf(field, sizeof field, "args[%zu]", i);
         if (!yyjson_is_str(v)) return cp_fail_field(err, field, "%s must be a string", field);
@@ -55,10 +85,9 @@ static int read_args(cp_exec_args *a, yyjson_val *list, cp_err *err) {
         if (a->args[i].n >= STRING_MAX)
             return cp_fail_field(err, field, "%s has %zu bytes, the system takes %d for one argument", field,
                                  a->args[i].n, STRING_MAX - 1);
-        if (i) cp_buf_addc(&a->command, ' ');
-        cp_buf_add(&a->command, a->args[i].p, a->args[i].n);
     }
     if (a->args[0].n == 0) return cp_fail_field(err, "args[0]", "the program's name must not be empty");
+    if (join_args(a, yyjson_arr_size(list), err) < 0) return -1;
     a->spec.args = a->args;
     a->spec.nargs = yyjson_arr_size(list);
     a->spec.command = cp_buf_str(&a->command);
@@ -81,16 +110,6 @@ static int read_command(cp_exec_args *a, yyjson_val *body, cp_args_for what, cp_
 }
 
 /* ---- in which surroundings ---- */
-
-static size_t total_max(void) {
-    struct rlimit r;
-    rlim_t quarter = getrlimit(RLIMIT_STACK, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? r.rlim_cur / 4 : TOTAL_MOST;
-    size_t most = quarter > TOTAL_MOST ? TOTAL_MOST : quarter < TOTAL_LEAST ? TOTAL_LEAST : (size_t)quarter;
-    return most - TOTAL_MARGIN;
-}
-
-/* Each costs its pointer too. */
-static size_t cost(size_t string) { return string + 1 + sizeof(char *); }
 
 static size_t cost_of_base(const cp_ctx *ctx) {
     size_t n = 0;
@@ -144,7 +163,8 @@ int cp_env_read(const cp_ctx *ctx, yyjson_val *body, bool shell, cp_env_var **ou
     size_t i, n, own = 0;
     if (cp_json_obj(body, "env", &env, err) < 0) return -1;
     if (!env || yyjson_obj_size(env) == 0) return 0;
-    *out = cp_alloc(yyjson_obj_size(env) * sizeof **out);
+    if (check_count(yyjson_obj_size(env), "env", err) < 0) return -1;
+    if (!(*out = cp_try_array(yyjson_obj_size(env), sizeof **out, err))) return -1;
     yyjson_obj_foreach(env, i, n, key, val) {
         cp_str name = {yyjson_get_str(key), yyjson_get_len(key)};
         if (yyjson_is_null(val)) continue;
@@ -350,8 +370,7 @@ int cp_exec_args_read(cp_exec_args *a, const cp_ctx *ctx, const cp_request *req,
     if (a->spec.kind == CP_EXEC_PROCESS && cp_str_trim(a->spec.command).n == 0)
         return cp_fail(err, CP_E_INVALID_COMMAND, "Invalid command: empty command provided");
     digest_command(a);
-    cp_exec_fingerprint(&a->spec);
-    return 0;
+    return cp_exec_fingerprint(&a->spec, err);
 }
 
 /* Of a request (a), or of an execution (e); the other is NULL. */

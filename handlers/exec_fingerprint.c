@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/budget.h"
 #include "base/sha.h"
 
 static void put_u64(cp_sha256 *h, uint64_t v) {
@@ -26,16 +27,18 @@ static int by_name(const void *va, const void *vb) {
     return c ? c : (a->name.n > b->name.n) - (a->name.n < b->name.n);
 }
 
-static void put_env(cp_sha256 *h, const cp_exec_spec *spec) {
+static int put_env(cp_sha256 *h, const cp_exec_spec *spec, cp_err *err) {
     put_u64(h, spec->nenv);
-    if (!spec->nenv) return;
-    cp_autofree cp_env_var *sorted = cp_alloc(spec->nenv * sizeof *sorted);
+    if (!spec->nenv) return 0;
+    cp_autofree cp_env_var *sorted = cp_try_array(spec->nenv, sizeof *sorted, err);
+    if (!sorted) return -1;
     memcpy(sorted, spec->env, spec->nenv * sizeof *sorted);
     qsort(sorted, spec->nenv, sizeof *sorted, by_name);
     for (size_t i = 0; i < spec->nenv; i++) {
         put(h, sorted[i].name);
         put(h, sorted[i].value);
     }
+    return 0;
 }
 
 /* A long command has been read once, for its own digest: that and its length stand for it. */
@@ -44,7 +47,7 @@ static void put_digest(cp_sha256 *h, const cp_exec_spec *spec) {
     cp_sha256_update(h, spec->command_sha256, CP_SHA256_SIZE);
 }
 
-void cp_exec_fingerprint(cp_exec_spec *spec) {
+int cp_exec_fingerprint(cp_exec_spec *spec, cp_err *err) {
     cp_sha256 h;
     bool by_digest = !spec->nargs && spec->command_sha256;
     cp_sha256_init(&h);
@@ -56,11 +59,12 @@ void cp_exec_fingerprint(cp_exec_spec *spec) {
     for (size_t i = 0; i < spec->nargs; i++) put(&h, spec->args[i]);
     put(&h, spec->session);
     put(&h, spec->cwd);
-    put_env(&h, spec);
+    if (put_env(&h, spec, err) < 0) return -1;
     put(&h, spec->stdin_data);
     put_u64(&h, spec->stdin_open);
     put_u64(&h, spec->timeout_ms);
     put_u64(&h, spec->max_output);
     put(&h, spec->user);
     cp_sha256_final(&h, spec->fingerprint);
+    return 0;
 }

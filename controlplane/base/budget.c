@@ -2,6 +2,8 @@
 
 #include "base/metrics.h"
 
+#include <stdlib.h>
+
 static const struct {
     const char *label, *words;
     unsigned share;
@@ -102,6 +104,12 @@ void cp_budget_metrics(cp_buf *out) {
 
 int cp_no_memory(cp_err *err, size_t n) {
     return cp_fail(err, CP_E_LIMIT_EXCEEDED, "the system has no memory for %zu bytes at this moment", n);
+}
+
+void *cp_try_array(size_t n, size_t size, cp_err *err) {
+    void *v = calloc(n ? n : 1, size);
+    if (!v) cp_no_memory(err, n * size);
+    return v;
 }
 
 int cp_room(cp_buf *b, size_t more, cp_err *err) { return cp_buf_try_reserve(b, more) ? 0 : cp_no_memory(err, more); }

@@ -47,6 +47,8 @@ void cp_budget_metrics(cp_buf *out);
 int cp_no_memory(cp_err *err, size_t n);
 /* Room for `more` bytes behind what b holds (cp_buf_try_reserve). 0 or cp_no_memory. */
 int cp_room(cp_buf *b, size_t more, cp_err *err);
+/* n zeroed elements of `size` bytes; the caller frees. NULL with cp_no_memory. */
+void *cp_try_array(size_t n, size_t size, cp_err *err);
 
 /* One holding that grows and shrinks: a body that is received, a queue. Embed in the owner, which sets kind; the bytes
  * are the holding's own. One thread at a time. */

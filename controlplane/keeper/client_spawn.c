@@ -1,16 +1,29 @@
 #include "keeper/client_impl.h"
 
+#include "base/budget.h"
 #include "base/fd.h"
 
 enum { CWD_MAX = 4096 };
 
+static size_t measure(const char *const *p, uint32_t *count) {
+    size_t n = 0;
+    for (; p && *p; p++, (*count)++) n += strlen(*p) + 1;
+    return n;
+}
+
+static void add_all(cp_buf *data, const char *const *p) {
+    for (; p && *p; p++) cp_buf_add(data, *p, strlen(*p) + 1);
+}
+
 /* argv, then env, each string with its NUL; counts them. */
 static int gather(const cp_spawn *s, cp_buf *data, cp_wire_rec_spawn *r, cp_err *err) {
-    for (const char *const *p = s->argv; p && *p; p++, r->argc++) cp_buf_add(data, *p, strlen(*p) + 1);
-    for (const char *const *p = s->env; p && *p; p++, r->envc++) cp_buf_add(data, *p, strlen(*p) + 1);
+    size_t n = measure(s->argv, &r->argc) + measure(s->env, &r->envc);
     if (!r->argc) return cp_fail(err, CP_E_INVALID_COMMAND, "the command is empty");
-    if (data->n > CP_WIRE_DATA_MAX)
+    if (n > CP_WIRE_DATA_MAX)
         return cp_fail(err, CP_E_PAYLOAD_TOO_LARGE, "arguments and environment are over %d bytes", CP_WIRE_DATA_MAX);
+    if (cp_room(data, n, err) < 0) return -1;
+    add_all(data, s->argv);
+    add_all(data, s->env);
     return 0;
 }
 

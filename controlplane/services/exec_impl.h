@@ -68,8 +68,9 @@ void cp_exec_set_child(cp_exec *e, cp_exec_child *c);
  * whose row has been lost can be told by it. A process id that is too long is left out. */
 enum { CP_EXEC_KEY_MAX = 256 };
 void cp_exec_key(const cp_exec *e, char out[CP_EXEC_KEY_MAX]);
-/* base_env with the job's variables over it, NULL-terminated; owner frees the array, the strings are borrowed. */
-const char **cp_exec_environ(cp_exec *e);
+/* base_env with the job's variables over it, NULL-terminated; owner frees the array, the strings are borrowed. NULL
+ * with cp_no_memory. */
+const char **cp_exec_environ(cp_exec *e, cp_err *err);
 /* (Re)starts the clock of e->timeout_ms, which a backend may have filled in (a session's default). */
 void cp_exec_timeout_start(cp_exec *e);
 void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time);

@@ -108,7 +108,8 @@ static int spawn(cp_exec *e, struct spawned *s, const struct ends *p, const char
     const cp_exec_job *j = cp_exec_job_of(e);
     char key[CP_EXEC_KEY_MAX];
     cp_exec_key(e, key);
-    const char **env = cp_exec_environ(e);
+    const char **env = cp_exec_environ(e, err);
+    if (!env) return -1;
     cp_spawn sp = {.argv = argv,
                    .env = env,
                    .cwd = cwd_of(e),

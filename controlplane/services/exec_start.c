@@ -49,15 +49,17 @@ int cp_user_groups(const char *name, gid_t gid, gid_t **groups, size_t *n, cp_er
 
 /* ---- the request ---- */
 
-static char **copy_args(const cp_exec_spec *spec) {
-    char **v = cp_alloc((spec->nargs + 1) * sizeof *v);
+/* Both: NULL with an error when there is no memory. */
+static char **copy_args(const cp_exec_spec *spec, cp_err *err) {
+    char **v = cp_try_array(spec->nargs + 1, sizeof *v, err);
+    if (!v) return NULL;
     for (size_t i = 0; i < spec->nargs; i++) v[i] = cp_str_dup(spec->args[i]);
     return v;
 }
 
-static char **copy_env(const cp_exec_spec *spec) {
-    if (!spec->nenv) return NULL;
-    char **v = cp_alloc((spec->nenv + 1) * sizeof *v);
+static char **copy_env(const cp_exec_spec *spec, cp_err *err) {
+    char **v = cp_try_array(spec->nenv + 1, sizeof *v, err);
+    if (!v) return NULL;
     for (size_t i = 0; i < spec->nenv; i++) {
         cp_buf b = {0};
         cp_buf_add(&b, spec->env[i].name.p, spec->env[i].name.n);
@@ -75,9 +77,9 @@ static int copy_job(cp_exec *e, const cp_exec_spec *spec, cp_err *err) {
     cp_exec_job *j = &e->impl->job;
     struct cp_execs *x = e->svc->execs;
     if (!(j->command = cp_str_try_dup(spec->command))) return cp_no_memory(err, spec->command.n);
-    if (spec->args) j->args = copy_args(spec);
+    if (spec->args && !(j->args = copy_args(spec, err))) return -1;
+    if (spec->nenv && !(j->env = copy_env(spec, err))) return -1;
     j->cwd = dup_some(spec->cwd);
-    j->env = copy_env(spec);
     j->want_stdin = spec->stdin_open || spec->stdin_data.n;
     j->user = dup_some(spec->user);
     j->set_user = j->user || x->set_user;
@@ -190,12 +192,13 @@ static bool overrides(char *const *env, const char *var) {
     return false;
 }
 
-const char **cp_exec_environ(cp_exec *e) {
+const char **cp_exec_environ(cp_exec *e, cp_err *err) {
     char **mine = e->impl->job.env;
     size_t n = 1, k = 0;
     for (char **v = e->svc->base_env; v && *v; v++) n++;
     for (char **v = mine; v && *v; v++) n++;
-    const char **env = cp_alloc(n * sizeof *env);
+    const char **env = cp_try_array(n, sizeof *env, err);
+    if (!env) return NULL;
     for (char **v = e->svc->base_env; v && *v; v++)
         if (!overrides(mine, *v)) env[k++] = *v;
     for (char **v = mine; v && *v; v++) env[k++] = *v;

@@ -30,7 +30,7 @@ static const char wait_script[] =
     "eval \"$BASH_EXECUTION_STRING\";IFS= read -rd '' BASH_EXECUTION_STRING <&4;exec 3<&- 4<&-;"
     "eval \"$BASH_EXECUTION_STRING\"";
 
-enum { KEEP_STARTING = 2, REFILL_MS = 1, FAIL_PAUSE_MS = 5000, COMMAND_LIMIT = 4 << 20 };
+enum { KEEP_STARTING = 2, REFILL_MS = 1, FAIL_PAUSE_MS = 5000, SCRIPT_LIMIT = 4 << 20 /* bytes */ };
 
 struct shell {
     cp_child child;
@@ -181,12 +181,33 @@ static void add_prologue(cp_buf *b, const cp_exec_job *j) {
     cp_buf_addc(b, '\0');
 }
 
-static bool write_script(struct shell *s, const cp_exec_job *j) {
-    cp_autobuf cp_buf b = {0};
-    add_prologue(&b, j);
-    cp_buf_add(&b, j->command, strlen(j->command) + 1);
-    /* By offset: the position is shared with the shell. */
-    return pwrite(s->script, b.p, b.n, 0) == (ssize_t)b.n && send(s->bell, "\n", 1, MSG_NOSIGNAL) == 1;
+/* As a word in quotes, where a quote takes four bytes. */
+static size_t quoted(const char *z) {
+    size_t n = 2;
+    for (; *z; z++) n += *z == '\'' ? 4 : 1;
+    return n;
+}
+
+/* At least as much as the script takes. */
+static size_t script_size(const cp_exec_job *j) {
+    enum { EXPORT = 8, LINES = 256 };
+    size_t n = strlen(j->command) + LINES + (j->cwd ? quoted(j->cwd) : 0);
+    for (char **v = j->env; v && *v; v++) n += EXPORT + quoted(*v);
+    return n;
+}
+
+/* False: there is no memory for it, or it is one that a new shell reads sooner. */
+static bool make_script(cp_buf *b, const cp_exec_job *j) {
+    size_t n = script_size(j);
+    if (n > SCRIPT_LIMIT || !cp_buf_try_reserve(b, n)) return false;
+    add_prologue(b, j);
+    cp_buf_add(b, j->command, strlen(j->command) + 1);
+    return true;
+}
+
+/* By offset: the position is shared with the shell. */
+static bool write_script(struct shell *s, cp_str script) {
+    return pwrite(s->script, script.p, script.n, 0) == (ssize_t)script.n && send(s->bell, "\n", 1, MSG_NOSIGNAL) == 1;
 }
 
 /* A shell that runs cannot export every name; one that starts with it passes it on. */
@@ -212,7 +233,7 @@ static bool starts_differently(const char *assignment) {
 /* Only what a used shell of the pool cannot be told from `bash -c` by. A false alarm costs a millisecond. */
 static bool suits(const cp_exec *e, const cp_exec_job *j) {
     static const char *const tells[] = {"set -", "set +", "xtrace", "shopt", "$_", "${_"};
-    if (e->durable || j->want_stdin || j->set_user || strlen(j->command) > COMMAND_LIMIT) return false;
+    if (e->durable || j->want_stdin || j->set_user) return false;
     for (size_t i = 0; i < CP_COUNT(tells); i++)
         if (strstr(j->command, tells[i])) return false;
     for (char **v = j->env; v && *v; v++)
@@ -295,8 +316,10 @@ static struct shell *pick(struct cp_pool *p) {
 
 /* A shell that has got the command, or NULL. */
 static struct shell *hand_over(struct cp_pool *p, const cp_exec_job *j) {
+    cp_autobuf cp_buf script = {0};
+    if (!make_script(&script, j)) return NULL;
     for (struct shell *s; (s = pick(p));) {
-        if (write_script(s, j)) {
+        if (write_script(s, cp_buf_str(&script))) {
             unlink_shell(s);
             return s;
         }

@@ -144,10 +144,11 @@ static char *assignment(cp_str name, cp_str value) {
     return b.p;
 }
 
-static char **make_env(const cp_services *svc, const cp_session_spec *spec) {
+static char **make_env(const cp_services *svc, const cp_session_spec *spec, cp_err *err) {
     size_t base = 0, n = 0;
     while (svc->base_env[base]) base++;
-    char **env = cp_alloc((base + spec->nenv + 3) * sizeof *env);
+    char **env = cp_try_array(base + spec->nenv + 3, sizeof *env, err);
+    if (!env) return NULL;
     for (size_t i = 0; i < base; i++)
         if (!overridden(svc->base_env[i], spec)) env[n++] = cp_str_dup(cp_str_of(svc->base_env[i]));
     for (size_t i = 0; i < spec->nenv; i++) env[n++] = assignment(spec->env[i].name, spec->env[i].value);
@@ -224,9 +225,9 @@ static struct cp_session *session_new(cp_services *svc, const cp_session_spec *s
     struct cp_session *s = session_blank(svc, spec->id);
     cp_random_hex(s->token, 12);
     s->start_cwd = cp_str_dup(spec->cwd.n ? spec->cwd : cp_str_of(svc->workspace));
-    s->env = make_env(svc, spec);
+    s->env = make_env(svc, spec, err);
     s->command_timeout_ms = spec->command_timeout_ms;
-    if (cp_charge_set(&s->env_charge, size_of_env(s->env), err) < 0) {
+    if (!s->env || cp_charge_set(&s->env_charge, size_of_env(s->env), err) < 0) {
         if (err) snprintf(err->field, sizeof err->field, "env");
         session_free(s, false);
         return NULL;

@@ -136,7 +136,7 @@ static int begin_internal(struct cp_session *s, struct session_job *j, cp_err *e
         return type(s, &text, err);
     }
     cp_script script = {.dir = s->path, .seq = j->seq, .command = cp_buf_z(&s->exports)};
-    cp_script_silent(&text, &script);
+    if (!cp_script_silent(&text, &script)) return cp_no_memory(err, s->exports.n);
     return type_lines(s, &text, err);
 }
 
@@ -150,7 +150,7 @@ static int open_channels(struct cp_session *s, struct session_job *j, cp_err *er
     return j->go < 0 ? -1 : 0;
 }
 
-static void write_record(struct cp_session *s, struct session_job *j, cp_buf *text) {
+static bool write_record(struct cp_session *s, struct session_job *j, cp_buf *text) {
     const cp_exec_job *job = cp_exec_job_of(j->exec);
     char in[16];
     snprintf(in, sizeof in, "i%u", j->pair->n);
@@ -164,13 +164,10 @@ static void write_record(struct cp_session *s, struct session_job *j, cp_buf *te
                         .last_status = s->last_status,
                         .interruptible = j->interruptible,
                         .marked = s->mark != 0};
-    if (j->kind == JOB_BACKGROUND) {
-        cp_script_background(text, &script);
-        return;
-    }
+    if (j->kind == JOB_BACKGROUND) return cp_script_background(text, &script);
     bool may_be_replaced = j->exec->timeout_ms || !j->interruptible;
     script.dump = may_be_replaced && !s->exports_fresh && session_exports_open(s);
-    cp_script_foreground(text, &script);
+    return cp_script_foreground(text, &script);
 }
 
 /* seq is never used twice in the life of a session: a shell that comes in the place of another has the same mark. */
@@ -184,7 +181,7 @@ static int begin(struct cp_session *s, struct session_job *j, cp_err *err) {
     if (cp_nofile_room(CP_NOFILE_START, err) < 0 || open_channels(s, j, err) < 0) return -1;
     j->temp_cwd = cp_exec_job_of(j->exec)->cwd != NULL;
     j->interruptible = cp_script_interruptible(cp_exec_job_of(j->exec)->command);
-    write_record(s, j, &text);
+    if (!write_record(s, j, &text)) return cp_no_memory(err, strlen(cp_exec_job_of(j->exec)->command));
     j->begin_ticks = ticks_now();
     j->last_pid = last_pid(s->svc);
     if (!j->exec->cwd && !j->temp_cwd) j->exec->cwd = cp_str_dup(cp_str_of(s->cwd));

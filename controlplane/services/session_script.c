@@ -174,6 +174,25 @@ static void cd_failed(cp_buf *out, const char *cwd) {
     cp_buf_add_word(out, cp_buf_str(&text));
 }
 
+/* Each name stands four times in what goes before the command, and four times in each of the two ends that a command
+ * with a folder of its own has. A value stands once, and a quote in it becomes four bytes. */
+static size_t env_room(char *const *env) {
+    enum { NAMES = 12, AROUND = 512 };
+    size_t n = 0;
+    for (; env && *env; env++) {
+        n += NAMES * env_name(*env).n + AROUND;
+        for (const char *p = *env; *p; p++) n += *p == '\'' ? 4 : 1;
+    }
+    return n;
+}
+
+/* At least as much as any record of s takes. What is not the client's own text is small: paths, and our lines. */
+static size_t record_room(const cp_script *s) {
+    enum { FOLDERS = 32, LINES = 8192 };
+    size_t cwd = s->cwd ? strlen(s->cwd) : 0;
+    return strlen(s->command) + env_room(s->env) + FOLDERS * (strlen(s->dir) + cwd) + LINES;
+}
+
 static void fifo_name(char name[32], char kind, unsigned pair) { snprintf(name, 32, "%c%u", kind, pair); }
 
 /* stderr first: when a later redirection fails the client reads why. <>: with a read end of their own the shell and the
@@ -216,8 +235,10 @@ static void finish_report(cp_buf *out, const cp_script *s, const char *status) {
     env_leave(out, s->env);
 }
 
-static void evaluate_in_cwd(cp_buf *out, const cp_script *s) {
+static bool evaluate_in_cwd(cp_buf *out, const cp_script *s) {
     char name[32];
+    cp_autobuf cp_buf failed = {0};
+    if (!cp_buf_try_reserve(&failed, record_room(s))) return false;
     cp_buf_addf(out, V "[%d]=${PWD-};" V "[%d]=${OLDPWD-};" V "[%d]=\nif ", SCRATCH_PWD, SCRATCH_OLDPWD, SCRATCH_MOVED);
     cd_to(out, s->cwd);
     cp_buf_addf(out, ";then\n" V "[%d]=1\n", SCRATCH_MOVED);
@@ -226,11 +247,11 @@ static void evaluate_in_cwd(cp_buf *out, const cp_script *s) {
     cd_failed(out, s->cwd);
     fifo_name(name, 'e', s->pair);
     redirect(out, " 1<>", s->dir, name);
-    cp_autobuf cp_buf failed = {0};
     finish_report(&failed, s, "1");
     cp_buf_addz(out, "\n" V "[2]=");
     cp_buf_add_word(out, cp_buf_str(&failed));
     cp_buf_addz(out, "\nfi\n");
+    return true;
 }
 
 static void end_element(cp_buf *out) { cp_buf_addc(out, '\0'); }
@@ -255,29 +276,34 @@ static void mark(cp_buf *out, uint64_t seq) {
 }
 
 /* The shell keeps the number until the next command: what a trap starts in between is this one's. */
-void cp_script_foreground(cp_buf *out, const cp_script *s) {
+bool cp_script_foreground(cp_buf *out, const cp_script *s) {
+    if (!cp_buf_try_reserve(out, record_room(s))) return false;
     if (s->marked) mark(out, s->seq);
     if (s->dump) cp_script_exports(out, s->dir);
     env_enter(out, s->env);
-    if (s->cwd) evaluate_in_cwd(out, s);
-    else evaluate(out, s);
+    if (!s->cwd) evaluate(out, s);
+    else if (!evaluate_in_cwd(out, s)) return false;
     add_tail(out, s);
+    return true;
 }
 
-void cp_script_silent(cp_buf *out, const cp_script *s) {
+bool cp_script_silent(cp_buf *out, const cp_script *s) {
+    if (!cp_buf_try_reserve(out, record_room(s))) return false;
     cp_buf_addz(out, EVAL " </dev/null >/dev/null 2>&1");
     cp_script plain = *s;
     plain.cwd = NULL;
     plain.env = NULL;
     add_tail(out, &plain);
+    return true;
 }
 
 /* ( ( … ) & ): the outer subshell ends at once, so the inner one is the keeper's to reap; and the shell itself has no
  * job of ours in its table: `wait`, `jobs` and $! are the client's. The shell gives up the number of the former command
  * first: until they have their own, the subshells would be killed with that. They get it in the outer one, whose stderr
  * is still /dev/null: `set -x` shows no line of it. */
-void cp_script_background(cp_buf *out, const cp_script *s) {
+bool cp_script_background(cp_buf *out, const cp_script *s) {
     char name[32];
+    if (!cp_buf_try_reserve(out, record_room(s))) return false;
     if (s->marked) cp_buf_addz(out, "\\builtin ulimit -Sx hard||:\n");
     cp_buf_addz(out, "( ");
     if (s->marked) mark(out, s->seq);
@@ -306,6 +332,7 @@ void cp_script_background(cp_buf *out, const cp_script *s) {
     plain.cwd = NULL;
     plain.env = NULL;
     add_tail(out, &plain);
+    return true;
 }
 
 bool cp_report_parse(cp_str line, cp_report *out) {
@@ -324,7 +351,7 @@ void cp_script_exports_feed(cp_script_dump *d, cp_buf *whole, size_t max, cp_str
     while (bytes.n) {
         const char *nul = memchr(bytes.p, '\0', bytes.n);
         size_t len = nul ? (size_t)(nul - bytes.p) : bytes.n, taken = len + (nul != NULL);
-        d->too_long |= len > max - d->text.n;
+        d->too_long |= len > max - d->text.n || !cp_buf_try_reserve(&d->text, len);
         if (d->too_long) cp_buf_free(&d->text);
         else cp_buf_add(&d->text, bytes.p, len);
         bytes.p += taken;

@@ -55,17 +55,19 @@ typedef struct cp_script_dump {
     cp_buf text; /* of the dump that has begun */
     bool too_long;
 } cp_script_dump;
-/* Takes what came out of that FIFO. A dump that is complete replaces *whole. One of more than max bytes is let go as a
- * whole, and *whole stays: what has lost a part would be other commands. */
+/* Takes what came out of that FIFO. A dump that is complete replaces *whole. One of more than max bytes, or for which
+ * there is no memory, is let go as a whole, and *whole stays: what has lost a part would be other commands. */
 void cp_script_exports_feed(cp_script_dump *d, cp_buf *whole, size_t max, cp_str bytes);
-/* The record of a command run in the shell itself. Reports: "i<seq>" when stdin is open (only with `in`), then
+/* Records. False: there is no memory for one, and what is in out is to be thrown away.
+ *
+ * The record of a command run in the shell itself. Reports: "i<seq>" when stdin is open (only with `in`), then
  * "d<seq> <status>". */
-void cp_script_foreground(cp_buf *out, const cp_script *s);
+bool cp_script_foreground(cp_buf *out, const cp_script *s);
 /* The record of a command run in a subshell whose parent ends at once. Reports "p<seq> <pid>" from the subshell, which
  * then waits for a line on the FIFO g<pair>; and "d<seq> <status>" from the shell, in either order. */
-void cp_script_background(cp_buf *out, const cp_script *s);
+bool cp_script_background(cp_buf *out, const cp_script *s);
 /* The record that evaluates `command` silently: used to give a new shell the variables of the former. */
-void cp_script_silent(cp_buf *out, const cp_script *s);
+bool cp_script_silent(cp_buf *out, const cp_script *s);
 
 typedef struct cp_report {
     char kind; /* 'i' 'd' 'p' */

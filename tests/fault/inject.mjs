@@ -5,7 +5,7 @@
 //
 //   node tests/fault/inject.mjs [--seed N --seconds N] [--trace] [--only PATH]
 //
-// CONFLUX_BIN: a build with CONFLUX_FAULTS (the preset "faults"). A path runs once to tell where its calls come from
+// CONFLUX_BIN: a build with CONFLUX_FAULTS (the preset "debug"). A path runs once to tell where its calls come from
 // (the sites: inject.c), and then once more for each of these, with the first call from there failing, and with the
 // last; what other paths have met AS_OFTEN is passed over. With --seconds, sites are drawn at random, with the seed.
 // --trace: stderr shows where each fault was met.
@@ -288,6 +288,37 @@ const paths = {
   async largeCommand(d, n) {
     assert.equal(whole(await post(d, '/api/execute', { command: `: '${text(n, LARGE)}'; echo ${n}`, sessionId: OFF })), `${n}\n`);
     assert.equal(whole(await post(d, '/api/execute', { command: `: '${text(n, LARGE)}'; echo ${n}`, sessionId: 'steady' })), `${n}`);
+    const events = await d.stream('/api/execute/stream', { command: `: '${text(n, LARGE)}'; echo ${n}`, sessionId: 'steady' });
+    assert.equal(ending(events).exitCode, 0);
+  },
+  // All that a command may start with (2 MB). A session's shell is told each name several times.
+  async largeEnv(d, n) {
+    const env = Object.fromEntries(Array.from({ length: 17 }, (_, i) => ['N'.repeat(100000) + i, 'x']));
+    const values = Object.fromEntries(Array.from({ length: 17 }, (_, i) => [`V${i}`, 'x'.repeat(100000)]));
+    const many = Object.fromEntries(Array.from({ length: 70000 }, (_, i) => [`V${i}`, '']));
+    const command = `echo ${n}`, args = ['/bin/echo', `${n}`];
+    assert.equal(whole(await post(d, '/api/execute', { command, env: { ...values, V16: "'".repeat(100000) }, sessionId: OFF })), `${n}\n`);
+    assert.equal(whole(await post(d, '/api/execute', { args, env: many, sessionId: OFF })), `${n}\n`);
+    assert.equal(whole(await post(d, '/api/execute', { command, env, cwd: 'tree', sessionId: 'steady' })), `${n}`);
+    assert.equal(ending(await d.stream('/api/execute/stream', { command, env, sessionId: 'steady' })).exitCode, 0);
+  },
+  async largeArgs(d, n) {
+    const args = ['/bin/echo', '-n', ...Array.from({ length: 17 }, () => 'x'.repeat(100000))];
+    assert.equal(whole(await post(d, '/api/execute', { args, sessionId: OFF })).length, 17 * 100001 - 1);
+    assert.equal(whole(await post(d, '/api/execute', { args: ['/bin/echo', '-n', ...Array(100000).fill('')], sessionId: OFF })).length, 99999);
+  },
+  // A shell that is replaced gets what the former had exported, or what that had before if there is no memory for it.
+  async largeExports(d, n) {
+    const sessionId = `x${n}`, run = (command, more) => post(d, '/api/execute', { command, sessionId, ...more });
+    await post(d, '/api/session/create', { id: sessionId });
+    try {
+      await run("printf -v A '%65000s' ''; A=${A// /\\\\$}; for i in {1..9}; do export A$i=$A; done");
+      await run('break; while :; do :; done', { timeoutMs: 300 }).catch(e => { if (!(e instanceof Refused)) throw e; });
+      assert.match(whole(await run('echo ${#A9}')), /^(0|130000)$/);
+    } finally {
+      const remove = () => post(d, '/api/session/delete', { sessionId });
+      await remove().catch(remove);
+    }
   },
   async largeOutput(d) {
     assert.equal(whole(await post(d, '/api/execute', { command: `head -c ${LARGE} /dev/zero | tr "\\0" x`, sessionId: OFF })).length, LARGE);

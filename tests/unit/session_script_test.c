@@ -14,11 +14,11 @@ static void a_record_has_three_elements(void **state) {
     char *env[] = {a, b, NULL};
     const cp_script s = {
         .dir = "/d", .seq = 7, .command = "echo '", .cwd = "/w", .env = env, .in = "i3", .pair = 3, .last_status = 300};
-    void (*const makers[])(cp_buf *, const cp_script *) = {cp_script_foreground, cp_script_background,
+    bool (*const makers[])(cp_buf *, const cp_script *) = {cp_script_foreground, cp_script_background,
                                                            cp_script_silent};
     for (size_t i = 0; i < CP_COUNT(makers); i++) {
         cp_autobuf cp_buf out = {0};
-        makers[i](&out, &s);
+        assert_true(makers[i](&out, &s));
         const char *p = out.p, *end = out.p + out.n;
         const char *element[3];
         for (int k = 0; k < 3; k++) {

@@ -37,7 +37,8 @@ typedef struct exchange {
 enum {
     IN_A_ROW = 16, /* pipelined requests of one client, before the others have their turn */
     LINGER_MS = 2000,
-    LINGER_BYTES = 1 << 20,
+    LINGER_BYTES = 256 << 20,    /* who is refused at the head of a large body sends on until it has read that */
+    LINGER_AT_ONCE = 256 * 1024, /* bytes, before the others have their turn */
 };
 
 #define ALL_METHODS "GET, HEAD, POST, PUT, DELETE, OPTIONS"
@@ -422,6 +423,7 @@ static uint64_t patience(cp_client *c) {
 }
 
 static void linger(cp_client *c) {
+    size_t before = c->dropped;
     for (;;) {
         c->at = c->in.n = 0;
         int rc = cp_client_read(c);
@@ -430,6 +432,9 @@ static void linger(cp_client *c) {
         if (rc < 0 || c->dropped > LINGER_BYTES || waited >= LINGER_MS) break;
         c->at = c->in.n;
         if (rc == 0 && cp_client_rest(c, LINGER_MS - waited)) return;
+        if (c->dropped - before < LINGER_AT_ONCE) continue;
+        cp_crew_offer(c->srv, c);
+        return;
     }
     cp_client_close(c);
 }
