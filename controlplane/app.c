@@ -24,6 +24,7 @@
 #include "transport/ws.h"
 #include "trim.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -225,6 +226,7 @@ static void close_all(struct app *a) {
 }
 
 int cp_app_run(int keeper_fd) {
+    (void)signal(SIGXFSZ, SIG_IGN); /* with a limit on the size of files (ulimit -f) a write fails, and no more */
     cp_trim_configure();
     raise_nofile();
     struct app *a = cp_new(struct app);

@@ -169,7 +169,7 @@ static int receive(const cp_request *req, upload *u, int fd, cp_err *err) {
     if (u->hash) cp_sha256_init(&u->sha);
     while ((n = body->read(body, piece, PIECE)) > 0) {
         if (cp_write_all(fd, piece, (size_t)n) < 0)
-            return cp_fail_sys(err, errno == ENOSPC || errno == EDQUOT ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, errno,
+            return cp_fail_sys(err, cp_no_space(errno) ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, errno,
                                "write after %llu bytes", (unsigned long long)u->size);
         if (u->hash) cp_sha256_update(&u->sha, piece, (size_t)n);
         u->size += (uint64_t)n;

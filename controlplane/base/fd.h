@@ -16,6 +16,8 @@ static inline int cp_take_fd(int *fd) {
 
 static inline bool cp_no_fd(int sys) { return sys == EMFILE || sys == ENFILE; } /* a lack that passes */
 static inline bool cp_lack(int sys) { return cp_no_fd(sys) || sys == ENOMEM; }  /* so that nothing is known */
+/* The disk, the quota or the limit on the size of files (RLIMIT_FSIZE) takes no more. */
+static inline bool cp_no_space(int sys) { return sys == ENOSPC || sys == EDQUOT || sys == EFBIG; }
 
 int cp_pipe(int rw[2], int flags); /* pipe2 with O_CLOEXEC | flags */
 int cp_nonblock(int fd);

@@ -29,9 +29,7 @@ void cp_spool_setup(const char *dir, uint64_t total) {
 void cp_spool_forget(uint64_t filed) { atomic_fetch_sub_explicit(&in_all, filed, memory_order_relaxed); }
 
 static int file_failed(int sys, cp_err *err) {
-    cp_code code = sys == ENOSPC || sys == EDQUOT ? CP_E_NO_SPACE
-                   : cp_no_fd(sys)                ? CP_E_TOO_MANY_FILES
-                                                  : CP_E_FILESYSTEM_ERROR;
+    cp_code code = cp_no_space(sys) ? CP_E_NO_SPACE : cp_no_fd(sys) ? CP_E_TOO_MANY_FILES : CP_E_FILESYSTEM_ERROR;
     return cp_fail_sys(err, code, sys, "the memory budget has no room for this answer, and its file failed");
 }
 

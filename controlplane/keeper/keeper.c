@@ -50,6 +50,7 @@ static int open_signals(keeper *k, bool only_child) {
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would have the kernel throw the statuses away */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error, and no reason to die */
     k->sigfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return k->sigfd < 0 ? -1 : cp_io_add(k->loop, &k->sig_io, k->sigfd, EPOLLIN, on_signal);
 }

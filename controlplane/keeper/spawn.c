@@ -314,7 +314,7 @@ static uint64_t other_dispositions(void) {
         struct sigaction sa;
         if (sigaction(sig, NULL, &sa) == 0 && sa.sa_handler != SIG_DFL) set |= UINT64_C(1) << (sig - 1);
     }
-    return set | UINT64_C(1) << (SIGPIPE - 1); /* which the keeper ignores for itself */
+    return set | UINT64_C(1) << (SIGPIPE - 1) | UINT64_C(1) << (SIGXFSZ - 1); /* which the keeper ignores for itself */
 }
 
 int spawner_init(spawner *s) {

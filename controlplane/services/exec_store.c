@@ -210,7 +210,8 @@ static cp_code code_of(int sys) {
     case EACCES: return CP_E_COMMAND_PERMISSION_DENIED;
     case EMFILE:
     case ENFILE: return CP_E_TOO_MANY_FILES;
-    case ENOSPC: return CP_E_NO_SPACE;
+    case ENOSPC:
+    case EFBIG: return CP_E_NO_SPACE;
     default: return CP_E_COMMAND_EXECUTION_ERROR;
     }
 }

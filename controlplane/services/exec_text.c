@@ -72,9 +72,7 @@ static int name_it(cp_exec *e, const char *temp) {
 
 static void refuse(cp_exec *e, int sys) {
     cp_err err = {0};
-    cp_code code = sys == ENOSPC || sys == EDQUOT || sys == EFBIG ? CP_E_NO_SPACE
-                   : cp_no_fd(sys)                                ? CP_E_TOO_MANY_FILES
-                                                                  : CP_E_FILESYSTEM_ERROR;
+    cp_code code = cp_no_space(sys) ? CP_E_NO_SPACE : cp_no_fd(sys) ? CP_E_TOO_MANY_FILES : CP_E_FILESYSTEM_ERROR;
     cp_fail_sys(&err, code, sys, "the text of the command could not be kept");
     cp_exec_failed(e, &err);
 }

@@ -32,7 +32,7 @@ int session_record(struct cp_session *s, cp_str text, cp_err *err) {
         ssize_t n = pwrite(s->record, text.p + at, text.n - at, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            return cp_fail_sys(err, errno == ENOSPC ? CP_E_NO_SPACE : CP_E_INTERNAL_ERROR, errno,
+            return cp_fail_sys(err, cp_no_space(errno) ? CP_E_NO_SPACE : CP_E_INTERNAL_ERROR, errno,
                                "the command of session %s", s->id);
         at += (size_t)n;
     }

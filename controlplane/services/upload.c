@@ -184,8 +184,7 @@ static int conflict(const cp_upload_state *s, cp_err *err) {
 }
 
 static int record_failed(cp_err *err, int sys) {
-    return cp_fail_sys(err, sys == ENOSPC || sys == EDQUOT ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, sys,
-                       "the record of the upload");
+    return cp_fail_sys(err, cp_no_space(sys) ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, sys, "the record of the upload");
 }
 
 static int write_record(int fd, const char *p, size_t n, off_t at) {

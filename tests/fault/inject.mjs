@@ -312,7 +312,7 @@ const paths = {
     const sessionId = `x${n}`, run = (command, more) => post(d, '/api/execute', { command, sessionId, ...more });
     await post(d, '/api/session/create', { id: sessionId });
     try {
-      await run("printf -v A '%65000s' ''; A=${A// /\\\\$}; for i in {1..9}; do export A$i=$A; done");
+      await run("printf -v A '\\\\$%.0s' {1..65000}; for i in {1..9}; do export A$i=$A; done");
       await run('break; while :; do :; done', { timeoutMs: 300 }).catch(e => { if (!(e instanceof Refused)) throw e; });
       assert.match(whole(await run('echo ${#A9}')), /^(0|130000)$/);
     } finally {

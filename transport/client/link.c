@@ -184,6 +184,7 @@ static void on_connected(pump *p, CURL *easy, CURLcode rc) {
     link_conn *l = CP_CONTAINER(p, link_conn, pump);
     conflux_error err;
     (void)easy;
+    if (l->state == LINK_DEAD) return; /* it was closed in this very round */
     if (rc) {
         fail_curl(&err, rc, l->easy, l->curl_error);
         if (err.kind == CONFLUX_E_CONNECTION_LOST) err.kind = CONFLUX_E_CONNECT;

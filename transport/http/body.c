@@ -16,6 +16,7 @@ enum {
     SLICE = 64 * 1024,
     SMALL = 256 * 1024, /* a body up to this is collected, also where a handler will read it */
     FIRST = 16 * 1024,  /* what has to be there of a larger one before a thread is taken for it */
+    QUIET_MS = 30000,   /* without a byte, however much has come before */
 };
 
 void cp_body_init(cp_body *b, const cp_http_head *head) {
@@ -43,8 +44,8 @@ cp_str cp_body_text(const cp_client *c) {
 
 uint64_t cp_body_patience(const cp_client *c) {
     uint64_t allowed = (uint64_t)c->srv->t->config->header_timeout + c->body.taken * 1000 / MIN_RATE;
-    uint64_t spent = cp_now_ms() - c->body.began;
-    return allowed > spent ? allowed - spent : 1;
+    uint64_t spent = cp_now_ms() - c->body.began, left = allowed > spent ? allowed - spent : 1;
+    return left < QUIET_MS ? left : QUIET_MS;
 }
 
 /* 25 bytes at the start of a reply always fit. */

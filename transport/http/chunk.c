@@ -29,7 +29,7 @@ static int end_of_size(cp_chunks *c, char ch) {
     if (ch != '\n') return -1;
     c->state = c->left ? DATA : TRAILER;
     c->digits = 0;
-    c->line = 0;
+    c->line = c->extra = 0;
     return 0;
 }
 

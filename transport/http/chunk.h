@@ -1,6 +1,6 @@
 #pragma once
 /* The chunked coding (RFC 9112 section 7.1), decoded as it comes. Pure. Extensions and trailer fields are read and
- * dropped; their length is bounded. */
+ * dropped; those of one chunk, and all of the trailer, are at most 16 KiB. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@ typedef struct cp_chunks {
     uint8_t state;
     bool ended;     /* the last chunk and the trailer have been read */
     uint8_t digits; /* of the size so far */
-    uint32_t extra; /* bytes of extensions and trailers so far */
+    uint32_t extra; /* bytes of this chunk's extensions, or of the trailer, so far */
     uint32_t line;  /* bytes of the trailer line so far */
     uint64_t left;  /* of the chunk */
 } cp_chunks;

@@ -149,7 +149,8 @@ bool cp_client_rest(cp_client *c, uint64_t idle_ms) {
         return true;
     }
     if (c->look && atomic_load(&c->phase) != CP_CLIENT_SEND) return false;
-    atomic_store_explicit(&c->since, now, memory_order_relaxed);
+    uint64_t since = atomic_load(&c->phase) == CP_CLIENT_SEND ? c->sending->took_at : now;
+    atomic_store_explicit(&c->since, since, memory_order_relaxed);
     atomic_store_explicit(&c->deadline, idle_ms ? now + idle_ms : 0, memory_order_relaxed);
     cp_server *srv = c->srv;
     uint32_t s = atomic_load(&c->state), to;

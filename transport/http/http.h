@@ -102,7 +102,8 @@ struct cp_client {
     uint64_t id; /* of the connection, among the owners of work (base/work.h): every other number, WebSockets have the
                     rest */
     _Atomic uint64_t deadline; /* cp_now_ms at which the sweeper ends its rest; 0 never */
-    _Atomic uint64_t since;    /* it has been resting, or busy, since then */
+    _Atomic uint64_t since;    /* it has been resting, or busy, since then; SEND: it has taken nothing since then */
+    atomic_bool trusted;       /* it has asked for something that is not open to anybody, and was let in */
     /* the owner's */
     bool watched;  /* it is in the epoll set */
     bool writes;   /* …for EPOLLOUT too */
@@ -253,7 +254,7 @@ bool cp_body_reserve(cp_client *c);
 bool cp_body_is_small(const cp_client *c);
 /* True when it is there: a small one whole; of a large one the first piece, or its end, or what is wrong with it. */
 bool cp_body_begun(cp_client *c);
-/* How much longer it may take, from now on. */
+/* How much longer the client may rest before more of it comes. */
 uint64_t cp_body_patience(const cp_client *c);
 /* RFC 9110 section 10.1.1. */
 void cp_body_continue(cp_client *c);
@@ -333,9 +334,12 @@ void cp_sweep_wake(cp_server *srv);
 void cp_sweep_stop(cp_server *srv);
 /* Loop: ends clients that have nothing under way; those that have sent something are served. */
 void cp_sweep_idle(cp_server *srv);
-/* Any thread, short of room: ends the client that has been idle longest, of the address that has the most. idle_ms: who
- * has been so for less is spared: he may be about to speak. */
+/* Any thread, short of room: ends a client from whom nothing comes, or who takes nothing: of those that have not shown
+ * that they may come in before the others, then of the address that has the most, the one that has been so for longest.
+ * idle_ms: whose last request was answered less than that ago is spared, as he may be about to speak. */
 bool cp_sweep_evict(cp_server *srv, uint64_t idle_ms);
+/* Connections that the kernel holds until they are accepted. */
+unsigned cp_listener_waiting(const cp_server *srv);
 
 /* ---- the whole ---- */
 

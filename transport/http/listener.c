@@ -112,6 +112,14 @@ void cp_listener_close(cp_server *srv) {
     cp_close(&fd);
 }
 
+/* For a socket that listens, tcpi_unacked is the length of its queue. */
+unsigned cp_listener_waiting(const cp_server *srv) {
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+    int fd = atomic_load(&srv->listener);
+    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_unacked : 0;
+}
+
 /* ---- accepting ---- */
 
 void cp_listener_rearm(cp_server *srv) {
@@ -180,6 +188,7 @@ static cp_client *begin(cp_server *srv, int fd, cp_source_count *source) {
     c->body = (cp_body){.charge.kind = CP_MEM_BODIES};
     c->call = NULL;
     atomic_store(&c->phase, CP_CLIENT_HEAD);
+    atomic_store(&c->trusted, false);
     atomic_store(&c->source, source);
     atomic_store(&c->since, cp_now_ms());
     atomic_store(&c->deadline, 0);

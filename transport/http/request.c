@@ -207,10 +207,32 @@ static void serve_raw(exchange *x) {
     }
 }
 
+/* What anybody may ask for takes no body (RFC 9110 section 9.3.1: content in a GET means nothing). One that has come
+ * with the head is passed over; more is neither awaited nor held, and the connection ends with the answer. */
+static void serve_open(exchange *x) {
+    yyjson_doc *none = NULL;
+    cp_err err;
+    int whole = cp_body_collect(x->c, CP_KEEP, &err);
+    if (whole < 0 && x->c->body.bad) {
+        refuse(x, &err);
+        return;
+    }
+    if (whole <= 0) {
+        x->to.keep_alive = false;
+        x->c->body.ended = false;
+    }
+    if (x->match.route->flags & CP_R_LOOP) serve_by_loop(x, &none);
+    else serve_here(x);
+}
+
 static void serve(exchange *x) {
     const cp_route *route = x->match.route;
     cp_autodoc yyjson_doc *doc = NULL;
     cp_err err = {0};
+    if (route->flags & CP_R_OPEN) {
+        serve_open(x);
+        return;
+    }
     if (route->flags & CP_R_RAW_BODY) {
         serve_raw(x);
         return;
@@ -362,6 +384,7 @@ static void route(exchange *x) {
         return;
     }
     x->to.cors = true;
+    if (!open) atomic_store_explicit(&x->c->trusted, true, memory_order_relaxed);
     if (serve_upgrade(x)) return;
     if (options) {
         answer_options(x);

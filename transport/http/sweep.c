@@ -8,7 +8,17 @@
 #include "transport/http/http.h"
 #include "transport/outbox.h"
 
-enum { SLOWEST_MS = 250, FASTEST_MS = 10 };
+enum {
+    SLOWEST_MS = 250,
+    FASTEST_MS = 10,
+    AT_ONCE = 256,   /* clients that are ended in one turn of the loop */
+    QUIET_MS = 1000, /* without a byte of its body a client may be ended, when room is short */
+    QUEUE_MS = 250,  /* for as many as there is room for, when as many wait to be accepted */
+    CROWD = 64,      /* as many may come at once without ill will */
+    SPEAK_MS = 250,  /* for who has just come, in a crowd */
+    FLOOD_MS = 30,   /* …and in what is larger */
+    TRIES = 16,
+};
 
 /* An eighth of the shortest time that is kept. */
 static uint64_t interval(const cp_server *srv) {
@@ -58,19 +68,30 @@ typedef struct sweep {
     uint64_t now;
     uint64_t stall; /* ms that a reader may take nothing */
     bool tight;     /* memory for replies is short: every reader is looked at */
+    bool bodies;    /* memory for bodies is: who is quiet within one is ended */
+    unsigned ended; /* so far */
 } sweep;
 
 static bool reads(const cp_client *c) {
     return atomic_load_explicit(&c->phase, memory_order_relaxed) == CP_CLIENT_SEND;
 }
 
+static bool is_over(const cp_client *c, const sweep *s) {
+    uint64_t since = atomic_load_explicit(&c->since, memory_order_relaxed);
+    bool within_body = atomic_load_explicit(&c->phase, memory_order_relaxed) == CP_CLIENT_BODY;
+    return overdue(c, s->now) || (s->bodies && within_body && s->now > since + CP_OUTBOX_SHORT_STALL_MS);
+}
+
 static void look(cp_client *c, void *arg) {
-    const sweep *s = arg;
-    if (!rests(c) || !(overdue(c, s->now) || (s->tight && reads(c))) || !cp_client_take(c, 0)) return;
+    sweep *s = arg;
+    if (s->ended >= AT_ONCE || !rests(c) || !(is_over(c, s) || (s->tight && reads(c))) || !cp_client_take(c, 0)) return;
     if (reads(c)) {
-        if (!cp_send_patient(c, s->stall)) cp_client_close(c);
-    } else if (overdue(c, s->now)) {
+        if (cp_send_patient(c, s->stall)) return;
+        cp_client_close(c);
+        s->ended++;
+    } else if (is_over(c, s)) {
         time_over(c);
+        s->ended++;
     } else {
         cp_client_release(c);
     }
@@ -78,6 +99,7 @@ static void look(cp_client *c, void *arg) {
 
 static sweep begin_sweep(const cp_server *srv) {
     sweep s = {.now = cp_now_ms(), .tight = cp_budget_tight(CP_MEM_UNSENT)};
+    s.bodies = cp_budget_tight(CP_MEM_BODIES);
     s.stall = (uint64_t)srv->t->config->stall_timeout;
     if (s.tight && s.stall > CP_OUTBOX_SHORT_STALL_MS) s.stall = CP_OUTBOX_SHORT_STALL_MS;
     return s;
@@ -92,7 +114,7 @@ static void on_tick(cp_timer *t) {
     cp_listener_rearm(srv);
     bool whole = cp_residents_mend(srv);
     if ((atomic_load(&srv->open) || !whole) && !atomic_exchange(&srv->sweep_posted, true))
-        cp_timer_start(srv->t->loop, t, interval(srv), on_tick);
+        cp_timer_start(srv->t->loop, t, s.ended < AT_ONCE ? interval(srv) : FASTEST_MS, on_tick);
 }
 
 static void begin(cp_task *task) {
@@ -126,33 +148,74 @@ void cp_sweep_idle(cp_server *srv) { cp_clients_each(srv->clients, part, NULL); 
 
 typedef struct choice {
     cp_client *client;
+    bool trusted;
     unsigned of_source;
     uint64_t since;
-    uint64_t before; /* who is idle since later than this is spared */
+    uint64_t now;
+    uint64_t idle;  /* ms that who has been served may rest */
+    uint64_t fresh; /* ms that who has not shown that he may come in has for that */
 } choice;
+
+/* Many that wait to be accepted shall not wait until each of those before them has had a second to say nothing. */
+static uint64_t time_to_speak(const cp_server *srv, uint64_t idle_ms) {
+    uint64_t waiting = idle_ms ? cp_listener_waiting(srv) : 0, least = waiting > CROWD ? FLOOD_MS : SPEAK_MS;
+    uint64_t ms = waiting ? QUEUE_MS * (uint64_t)srv->soft_open / waiting : idle_ms;
+    if (ms < least) ms = least;
+    return ms < idle_ms ? ms : idle_ms;
+}
+
+/* Ms of quiet after which a client may be ended; UINT64_MAX: it is not the client that is waited for. */
+static uint64_t spared(const cp_client *c, const choice *how) {
+    bool trusted = atomic_load_explicit(&c->trusted, memory_order_relaxed);
+    switch ((cp_client_phase)atomic_load_explicit(&c->phase, memory_order_relaxed)) {
+    case CP_CLIENT_HEAD: return trusted ? how->idle : how->fresh;
+    case CP_CLIENT_LINGER: return how->fresh;
+    case CP_CLIENT_BODY: return trusted ? QUIET_MS : how->fresh;
+    case CP_CLIENT_SEND: return trusted ? CP_OUTBOX_SHORT_STALL_MS : how->fresh;
+    case CP_CLIENT_CALL:
+    case CP_CLIENT_SIDE:
+    case CP_CLIENT_LENT: break;
+    }
+    return UINT64_MAX;
+}
 
 static void compare(cp_client *c, void *arg) {
     choice *best = arg;
-    if (!rests(c) || atomic_load(&c->phase) != CP_CLIENT_HEAD) return;
+    if (!rests(c)) return;
+    bool trusted = atomic_load_explicit(&c->trusted, memory_order_relaxed);
     unsigned n = cp_source_now(atomic_load(&c->source));
-    uint64_t since = atomic_load_explicit(&c->since, memory_order_relaxed);
-    if (since > best->before) return;
-    bool better = !best->client || n > best->of_source || (n == best->of_source && since < best->since);
-    if (better) *best = (choice){c, n, since, best->before};
+    uint64_t since = atomic_load_explicit(&c->since, memory_order_relaxed), least = spared(c, best);
+    if (least == UINT64_MAX || best->now < since + least) return;
+    bool better = !best->client || (best->trusted && !trusted) ||
+                  (best->trusted == trusted && (n > best->of_source || (n == best->of_source && since < best->since)));
+    if (!better) return;
+    best->client = c;
+    best->trusted = trusted;
+    best->of_source = n;
+    best->since = since;
+}
+
+/* The owner's: it has spoken, or taken something, meanwhile. */
+static bool has_moved(cp_client *c, const choice *how) {
+    uint64_t least = spared(c, how);
+    if (least == UINT64_MAX) {
+        cp_client_release(c);
+        return true;
+    }
+    if (reads(c)) return cp_send_patient(c, least);
+    if (atomic_load(&c->phase) == CP_CLIENT_LINGER || !has_unread(c)) return false;
+    c->look = true;
+    cp_client_release(c);
+    return true;
 }
 
 bool cp_sweep_evict(cp_server *srv, uint64_t idle_ms) {
-    for (int tries = 0; tries < 8; tries++) {
-        choice best = {.before = cp_now_ms() - idle_ms};
+    choice how = {.now = cp_now_ms(), .idle = idle_ms, .fresh = time_to_speak(srv, idle_ms)};
+    for (int tries = 0; tries < TRIES; tries++) {
+        choice best = how;
         cp_clients_each(srv->clients, compare, &best);
         if (!best.client) return false;
-        if (!cp_client_take(best.client, 0)) continue;
-        if (atomic_load(&best.client->phase) != CP_CLIENT_HEAD ||
-            has_unread(best.client)) { /* it has just begun to speak */
-            best.client->look = true;
-            cp_client_release(best.client);
-            continue;
-        }
+        if (!cp_client_take(best.client, 0) || has_moved(best.client, &how)) continue;
         cp_metric_add(CP_M_HTTP_SHED, 1);
         cp_client_close(best.client);
         return true;

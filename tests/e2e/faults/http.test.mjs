@@ -69,6 +69,19 @@ test('X33: a chunked body with trailers keeps its connection; every answer has a
   } finally { await s.stop(); }
 });
 
+test('X148: extensions of many chunks are ignored, one that does not end is refused', async () => {
+  const s = await start();
+  try {
+    for (const [body, status] of [['1;' + 'e'.repeat(80) + '\r\nx\r\n', 200], ['1;' + 'e'.repeat(17000) + '\r\nx\r\n', 400]]) {
+      const c = await dial(s);
+      c.write(put(s, 'chunks', 'Transfer-Encoding: chunked\r\nConnection: close') + body.repeat(400) + '0\r\n\r\n');
+      await ended(c);
+      assert.deepEqual(statuses(c.got), [status]);
+    }
+    assert.equal((await stat(path.join(s.dir, 'chunks'))).size, 400);
+  } finally { await s.stop(); }
+});
+
 test('X148: chunk extensions are ignored, a malformed chunk is answered with 400', async () => {
   const s = await start();
   const head = `POST /api/execute HTTP/1.1\r\n${HOST}Transfer-Encoding: chunked\r\n\r\n`;
@@ -124,6 +137,56 @@ test('X141: half heads, half bodies and resets hold nobody up, and leave nothing
     for (const c of crowd) c.resetAndDestroy();
     await settles(pid, before);
     assert.deepEqual(statuses(await talk(s, PING.repeat(2000))), Array(2000).fill(200));
+  } finally { for (const c of crowd) c.destroy(); await s.stop(); }
+});
+
+// Their own time is an hour: only room that is made for others lets anybody in.
+for (const [what, sent] of [
+  ['nothing', ''],
+  ['half a head', 'GET /api/ping HTTP/1.1\r\nHost: 127'],
+  ['half a body of what is open to all', `GET /healthz HTTP/1.1\r\n${HOST}Content-Length: 100\r\n\r\nx`],
+  ['half a body of what is not', execute('{"command":"echo x"}').slice(0, -4)],
+  ['requests whose answers are not read', `GET / HTTP/1.1\r\n${HOST}\r\n`.repeat(1500)],
+]) test(`X141: 400 connections without a token that send ${what} do not keep a client out where there is room for 100`, async () => {
+  const token = 't'.repeat(20), crowd = [];
+  const s = await start({ args: ['--header-timeout', '3600000', '--stall-timeout', '3600000'], env: { CONFLUX_TOKEN: token },
+    prefix: ['prlimit', `--nofile=${ASAN ? 320 : 256}`] });
+  try {
+    for (let i = 0; i < 400; i++) {
+      const c = net.connect(s.port, s.host);
+      c.on('error', () => {});
+      c.on('connect', () => c.write(sent));
+      c.pause();
+      crowd.push(c);
+    }
+    await until(() => crowd.filter(c => !c.connecting).length > 200, 'the crowd');
+    for (let i = 0; i < 3; i++) {
+      const r = await fetch(s.base + '/api/ping', { headers: { Authorization: 'Bearer ' + token }, signal: AbortSignal.timeout(60000) });
+      assert.deepEqual([r.status, (await r.json()).status], [200, 'healthy']);
+    }
+  } finally { for (const c of crowd) c.destroy(); await s.stop(); }
+});
+
+test('X141: without a token no memory is held for a body', async () => {
+  const token = 't'.repeat(20), crowd = [], headers = { Authorization: 'Bearer ' + token };
+  const s = await start({ args: ['--header-timeout', '3600000', '--memory-budget', String(16 << 20)], env: { CONFLUX_TOKEN: token } });
+  try {
+    for (const path of ['/', '/healthz', '/readyz']) {
+      for (const framing of ['Content-Length: 7000000\r\n\r\n', 'Transfer-Encoding: chunked\r\n\r\n6ACFC0\r\n']) {
+        const c = await dial(s);
+        c.write(`GET ${path} HTTP/1.1\r\n${HOST}${framing}`);
+        c.write(Buffer.alloc(6900000));
+        crowd.push(c);
+        await ended(c); // it is answered, and its connection ends
+        assert.deepEqual(statuses(c.got), [200]);
+      }
+    }
+    const r = await fetch(s.base + '/api/write', { method: 'POST', headers, body: JSON.stringify({ path: 'large', content: 'x'.repeat(3e6) }) });
+    assert.equal(r.status, 200, await r.text());
+    const small = await dial(s); // what has come with the head is passed over
+    small.write(`GET /healthz HTTP/1.1\r\n${HOST}Content-Length: 2\r\n\r\n{}GET /healthz HTTP/1.1\r\n${HOST}Connection: close\r\n\r\n`);
+    await ended(small);
+    assert.deepEqual(statuses(small.got), [200, 200]);
   } finally { for (const c of crowd) c.destroy(); await s.stop(); }
 });
 

@@ -377,3 +377,22 @@ own('X145', 'the texts of commands count with the logs, and go with them', { arg
   assert.deepEqual(left, ['p2', 'p3']); // two of them are 6 MiB and some bytes
   await until(async () => (await sizes(logs, '.cmd')).length === 2, 'the files to go');
 });
+
+// A write beyond the limit raises SIGXFSZ, whose default ends the process that made it: keeper and server ignore it, commands do not.
+test('a limit on the size of files (ulimit -f) is met like a full disk', async () => {
+  const s = await start({ prefix: ['prlimit', '--fsize=300000'] });
+  try {
+    const pid = await serverPid(s), large = 'x'.repeat(1e6);
+    const ignored = async p => (BigInt('0x' + /SigIgn:\t(\w+)/.exec(await readFile(`/proc/${p}/status`, 'utf8'))[1]) >> 24n & 1n) === 1n;
+    assert.deepEqual([await ignored(s.child.pid), await ignored(pid)], [true, true]);
+    assert.match((await exec(s, 'head -c 1000000 /dev/zero > f; kill -l $?')).body.stdout, /^XFSZ$/m);
+    const kept = await post(s, '/api/execute', { command: 'head -c 1000000 /dev/zero | tr "\\0" x', executionId: 'kept', sessionId: OFF });
+    assert.deepEqual([kept.status, kept.body.exitCode, kept.body.stdoutTruncated], [200, 0, true]);
+    assert.equal((await post(s, '/api/write', { path: 'f', content: large })).status, 500);
+    assert.equal((await post(s, '/api/write', { path: 'up', content: large, uploadId: 'u', offset: 0, final: false })).body.code, 'FILE_TOO_LARGE');
+    const raw = await fetch(s.base + '/api/files/raw?path=raw', { method: 'PUT', body: large });
+    assert.deepEqual([raw.status, (await raw.json()).code], [500, 'NO_SPACE']);
+    assert.equal((await exec(s, 'echo on')).body.stdout, 'on\n');
+    assert.equal(await serverPid(s), pid);
+  } finally { await s.stop(); }
+});
