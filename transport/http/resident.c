@@ -381,7 +381,7 @@ static int start_civetweb(residents *r, cp_err *err) {
 
 static int await_all(residents *r, cp_err *err) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until); /* that of the condition: whoever sets the clock shortens nothing */
     until.tv_sec += PROVE_MS / 1000;
     int rc = 0;
     pthread_mutex_lock(&r->mu);
@@ -412,7 +412,11 @@ int cp_residents_open(cp_server *srv, cp_err *err) {
     r->men = cp_alloc(srv->workers * sizeof(cp_crewman *));
     for (unsigned i = 0; i < srv->workers; i++) r->pipes[i] = -1;
     pthread_mutex_init(&r->mu, NULL);
-    pthread_cond_init(&r->proved_cond, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->proved_cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     cp_random(r->key, sizeof r->key);
     mg_init_library(0);
     if (r->quiet < 0) return cp_fail_sys(err, CP_E_INTERNAL_ERROR, errno, "eventfd");
