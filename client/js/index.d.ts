@@ -342,12 +342,17 @@ export class ConnectionLostError extends ConfluxError {
 export class TimeoutError extends ConfluxError {
   executionId?: string;
 }
+/** PROTOCOL_ERROR: what the server sent makes no sense; the message says what came. */
+export class ProtocolError extends ConfluxError {
+  executionId?: string;
+}
 export class SpawnError extends ConfluxError {}
 
 // ---- the client ----
 
 export class Transport {
   connect(): Promise<void>;
+  /** Ends what is under way, over HTTP too; the next call connects again. */
   disconnect(): void;
   isConnected(): boolean;
   getMode(): 'websocket' | 'http';
@@ -509,6 +514,7 @@ export class Conflux extends Operations {
   readonly token: string | undefined;
   readonly transport: Transport;
   readonly client: this;
+  /** Ends all that is under way: pending calls and streams reject, also the reading of a body. */
   dispose(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
   session(id: string): Session;

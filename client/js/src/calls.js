@@ -1,6 +1,7 @@
 // From methods to calls: what every operation accepts, and how answers become results or errors.
-import { ApiError } from './errors.js';
+import { ApiError, ProtocolError, brokenCall, pathOf } from './errors.js';
 import { isBytes, asBytes, toBase64 } from './bytes.js';
+import { misfit } from './shape.js';
 
 export const NO_SESSION = '__DISABLE_SESSION__';
 const GRACE_MS = 10000; // that the server gets to tell of a timeout of its own
@@ -51,12 +52,37 @@ export const inputOf = data =>
 
 const LAST = ['complete', 'exit', 'error', 'stopped'];
 export const isLast = event => LAST.includes(event.type);
-export const decodeJson = item => JSON.parse(item.data);
+
+const QUOTED = 80; // characters of what came in place of an answer
+const quote = text => `the text ${JSON.stringify(text.slice(0, QUOTED))}`;
+
+// The event in an item of a stream. fields: what it must have; see shape.js.
+export function decodeJson({ data }, fields = { type: 'text' }) {
+  let event;
+  try {
+    event = JSON.parse(data);
+  } catch {
+    throw new ProtocolError(`The server sent an event that is not JSON: ${quote(data)}`);
+  }
+  const wrong = misfit(event, fields);
+  if (wrong) throw new ProtocolError(`The server sent an event that is malformed: ${wrong}`);
+  return event;
+}
+
+// The body of an answer, when it is an object that has these fields.
+export function checked(body, fields, call) {
+  const wrong = typeof body === 'string' ? `it is ${quote(body)}` : misfit(body, fields);
+  if (wrong) throw brokenCall(`The server's answer to ${call.method} ${pathOf(call.path)} is malformed: ${wrong}`, call);
+  return body;
+}
 
 // What an event stream says of output: `output` is what handlers of the Cloudflare SDK's older documents read.
 export function decodeOutput(item) {
-  const event = JSON.parse(item.data);
-  if (event.type === 'stdout' || event.type === 'stderr') event.output = event.data;
+  const event = decodeJson(item);
+  if (event.type !== 'stdout' && event.type !== 'stderr') return event;
+  const wrong = misfit(event, { data: 'text' });
+  if (wrong) throw new ProtocolError(`The server sent output that is malformed: ${wrong}`);
+  event.output = event.data;
   return event;
 }
 
@@ -75,14 +101,22 @@ export class Calls {
     return this.#timeouts;
   }
 
-  // The body of the answer; an error status is thrown. atLeast: how long the server itself may take.
-  async send(method, path, body, control = {}, { atLeast = 0, cancelEnds } = {}) {
+  // {status, body}; an error status is thrown. atLeast: how long the server itself may take. fields: what the body must
+  // have, or a function of the body and the status that says it; see shape.js.
+  async ask(method, path, body, control = {}, { atLeast = 0, cancelEnds, fields = {} } = {}) {
     const { requestTimeout = this.#timeouts.request, ...rest } = control;
     const timeout = requestTimeout && atLeast ? Math.max(requestTimeout, atLeast + GRACE_MS) : requestTimeout;
     const call = { method, path, body, timeout, cancelEnds, ...rest };
     const answer = await this.#transport.request(call);
     if (answer.status >= 400) throw new ApiError(answer.status, answer.body, call);
-    return answer.body;
+    checked(answer.body, {}, call);
+    checked(answer.body, typeof fields === 'function' ? fields(answer.body, answer.status) : fields, call);
+    return answer;
+  }
+
+  // The body alone.
+  async send(...asked) {
+    return (await this.ask(...asked)).body;
   }
 
   get(path, control, more) {
@@ -90,6 +124,11 @@ export class Calls {
   }
   post(path, body, control, more) {
     return this.send('POST', path, body, control, more);
+  }
+
+  // Ends early, with an error, when the signal or the end of the client says so.
+  pause(ms, signal) {
+    return this.#transport.pause(ms, signal);
   }
 
   stream(method, path, body, control = {}, more = {}) {

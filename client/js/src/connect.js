@@ -3,7 +3,7 @@ import { ConfluxError, SpawnError } from './errors.js';
 import { Calls, NO_SESSION, query, segment, split } from './calls.js';
 import { asLogger } from './log.js';
 import { Execution } from './execution.js';
-import { Process, killProcess } from './process.js';
+import { INFO, Process, killProcess } from './process.js';
 import { Operations, Session } from './session.js';
 import { Transport } from './transport/transport.js';
 
@@ -107,10 +107,10 @@ export class Conflux extends Operations {
   // Options: id, env, cwd, commandTimeoutMs.
   async createSession(options) {
     const [control, rest] = split(options);
-    return this.session((await this.calls.post('/api/session/create', rest, control)).data.id);
+    return this.session((await this.calls.post('/api/session/create', rest, control, { fields: { data: INFO } })).data.id);
   }
   async listSessions(options) {
-    return (await this.calls.get('/api/session/list', split(options)[0])).data;
+    return (await this.calls.get('/api/session/list', split(options)[0], { fields: { data: ['text'] } })).data;
   }
   deleteSession(id, options) {
     return this.session(id).delete(options);
@@ -121,17 +121,22 @@ export class Conflux extends Operations {
   // Options: status, sessionId, limit, after.
   async listProcesses(options) {
     const [control, rest] = split(options);
-    const { processes } = await this.calls.get(query('/api/process/list', rest), control);
+    const { processes } = await this.calls.get(query('/api/process/list', rest), control, {
+      fields: { processes: [INFO] },
+    });
     return processes.map(info => new Process(this.calls, info));
   }
   async getProcess(id, options) {
-    return new Process(this.calls, (await this.calls.get(`/api/process/${segment(id)}`, split(options)[0])).process);
+    const found = await this.calls.get(`/api/process/${segment(id)}`, split(options)[0], { fields: { process: INFO } });
+    return new Process(this.calls, found.process);
   }
   killProcess(id, options) {
     return killProcess(this.calls, id, options);
   }
   async killAllProcesses(options) {
-    return (await this.calls.send('DELETE', '/api/process/kill-all', undefined, split(options)[0])).cleanedCount;
+    const fields = { cleanedCount: 'number' };
+    const ended = await this.calls.send('DELETE', '/api/process/kill-all', undefined, split(options)[0], { fields });
+    return ended.cleanedCount;
   }
   execution(id) {
     return new Execution(this.calls, id);
@@ -140,17 +145,17 @@ export class Conflux extends Operations {
   // ---- the rest ----
 
   async ping(options) {
-    return (await this.calls.get('/api/ping', split(options)[0])).status;
+    return (await this.calls.get('/api/ping', split(options)[0], { fields: { status: 'text' } })).status;
   }
   async version(options) {
-    return (await this.calls.get('/api/version', split(options)[0])).version;
+    return (await this.calls.get('/api/version', split(options)[0], { fields: { version: 'text' } })).version;
   }
   // Who listens: [{port, address, protocol, pid?, name?, processId?}].
   async ports(options) {
-    return (await this.calls.get('/api/ports', split(options)[0])).ports;
+    return (await this.calls.get('/api/ports', split(options)[0], { fields: { ports: ['object'] } })).ports;
   }
   usage(options) {
-    return this.calls.get('/api/usage', split(options)[0]);
+    return this.calls.get('/api/usage', split(options)[0], { fields: { cpu: 'object', memory: 'object', disk: 'object' } });
   }
   // The same again and again, every intervalMs (1000), until it is left.
   watchUsage({ intervalMs, ...options } = {}) {

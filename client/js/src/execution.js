@@ -1,8 +1,11 @@
 // A command by the id that its caller chose: there for whoever asks, running or ended, also over another connection.
-import { ApiError } from './errors.js';
 import { decodeOutput, query, segment, split } from './calls.js';
+import { Rounds } from './time.js';
 
-const ROUND_MS = 60000;
+const RESULT = { stdout: 'text', stderr: 'text', exitCode: 'number' };
+
+// What the answer to a command has: its result, or that it goes on.
+export const resultFields = body => (body.detached ? { executionId: 'text' } : RESULT);
 
 export class Execution {
   #calls;
@@ -16,24 +19,18 @@ export class Execution {
 
   // Its result when it has ended; null when `timeout` ms have passed before.
   async result({ timeout, ...options } = {}) {
-    const end = timeout === undefined ? Infinity : Date.now() + timeout;
+    const [control] = split(options);
+    const rounds = new Rounds(timeout, ms => this.#calls.pause(ms, control.signal));
     for (;;) {
-      const round = Math.max(0, Math.min(ROUND_MS, end - Date.now()));
-      const { status, body } = await this.#ask(round, split(options)[0]);
+      const waitMs = rounds.begin();
+      const { status, body } = await this.#calls.ask('GET', query(this.#path, { waitMs }), undefined, control, {
+        atLeast: waitMs,
+        fields: (_, status) => (status === 202 ? {} : RESULT),
+      });
       if (status !== 202) return body;
-      if (Date.now() >= end) return null;
+      if (rounds.over) return null;
+      await rounds.rest();
     }
-  }
-  async #ask(waitMs, { requestTimeout = this.#calls.timeouts.request, ...control }) {
-    const call = {
-      method: 'GET',
-      path: query(this.#path, { waitMs }),
-      timeout: requestTimeout && Math.max(requestTimeout, waitMs + 10000),
-      ...control,
-    };
-    const answer = await this.#calls.transport.request(call);
-    if (answer.status >= 400) throw new ApiError(answer.status, answer.body, call);
-    return answer;
   }
 
   // Its output from an offset on ("stdout-stderr", or one number for both), live, then `complete`.

@@ -1,7 +1,8 @@
 // File operations. Relative paths are the session's, or the workspace's where there is none.
 import { asBytes, concat, fromBase64, isBytes, toBase64 } from './bytes.js';
-import { ApiError } from './errors.js';
-import { query, segment, split } from './calls.js';
+import { ApiError, ProtocolError } from './errors.js';
+import { checked, query, segment, split } from './calls.js';
+import { parse } from './shape.js';
 
 // Bytes of one message when a file goes in pieces: far under the limit of a message, base64 included.
 const PIECE = 4 << 20;
@@ -9,6 +10,13 @@ const PIECE = 4 << 20;
 const uniqueId = () =>
   `up-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}${Math.random().toString(36).slice(2)}`;
 const LIST_PART = 10000; // entries
+const bytesOf = content => {
+  try {
+    return fromBase64(content);
+  } catch (e) {
+    throw new ProtocolError('The server sent content that is not base64', { cause: e });
+  }
+};
 const QUIET = { idle: 0 }; // silence is no fault of these streams
 
 export class Files {
@@ -24,16 +32,16 @@ export class Files {
     return body;
   }
 
-  #post(path, body, options) {
+  #post(path, body, options, fields) {
     const [control, rest] = split(options);
-    return this.#calls.post(path, this.scoped({ ...body, ...rest }), control);
+    return this.#calls.post(path, this.scoped({ ...body, ...rest }), control, { fields });
   }
 
   // ---- content ----
 
   // {content, encoding, isBinary, mimeType, size}; options: encoding, offset, limit.
   readFile(path, options) {
-    return this.#post('/api/read', { path }, options);
+    return this.#post('/api/read', { path }, options, { content: 'text', encoding: 'text' });
   }
 
   // Exact bytes of a file of any size, read in pieces.
@@ -47,7 +55,7 @@ export class Files {
   async *readPieces(path, { pieceBytes = PIECE, offset = 0, ...options } = {}) {
     for (;;) {
       const { content } = await this.readFile(path, { ...options, encoding: 'base64', offset, limit: pieceBytes });
-      const part = fromBase64(content);
+      const part = bytesOf(content);
       if (part.length) yield part;
       if (part.length < pieceBytes) return;
       offset += part.length;
@@ -110,7 +118,7 @@ export class Files {
     return this.#post('/api/mkdir', { path }, options);
   }
   stat(path, options) {
-    return this.#post('/api/files/stat', { path }, options);
+    return this.#post('/api/files/stat', { path }, options, { type: 'text', size: 'number' });
   }
   chmod(path, mode, options) {
     return this.#post('/api/files/chmod', { path, mode }, options);
@@ -120,7 +128,7 @@ export class Files {
   }
 
   async exists(path, options) {
-    return (await this.#post('/api/exists', { path }, options)).exists;
+    return (await this.#post('/api/exists', { path }, options, { exists: 'boolean' })).exists;
   }
 
   async listFiles(path, options) {
@@ -129,9 +137,12 @@ export class Files {
     // In parts: as one message a long list would be refused.
     for (let after; ; ) {
       const asked = { recursive, includeHidden, limit: LIST_PART, after };
-      const part = await this.#calls.post('/api/list-files', this.scoped({ path, options: asked, ...rest }), control);
+      const part = await this.#calls.post('/api/list-files', this.scoped({ path, options: asked, ...rest }), control, {
+        fields: ({ truncated }) => ({ files: ['object'], ...(truncated && { next: 'text' }) }),
+      });
       for (const file of part.files) files.push(file);
       if (!part.truncated) return files;
+      if (!part.files.length || part.next === after) throw new ProtocolError('The server sent a list that does not go on');
       after = part.next;
     }
   }
@@ -157,7 +168,7 @@ export class Files {
   // One request with many operations, each {path: '/api/…', body}: {results: [{status, body}], failed}.
   batchFiles(operations, options) {
     const scoped = operations.map(({ body, ...rest }) => ({ ...rest, body: this.scoped(body) }));
-    return this.#post('/api/files/batch', { operations: scoped }, options);
+    return this.#post('/api/files/batch', { operations: scoped }, options, { results: ['object'] });
   }
 
   // ---- bodies of any size: HTTP, whatever the transport is ----
@@ -166,24 +177,27 @@ export class Files {
   getArchive(path, { headers, ...options } = {}) {
     return this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { headers, ...options });
   }
-  async putArchive(path, body, options) {
-    return (
-      await this.#raw(query('/api/files/archive', { ...this.scoped({}), path }), { method: 'PUT', body, ...options })
-    ).json();
+  putArchive(path, body, options) {
+    return this.#put(query('/api/files/archive', { ...this.scoped({}), path }), body, options);
   }
   // A file, with Range and ETag; options.headers for these.
   getRaw(path, options) {
     return this.#raw(query('/api/files/raw', { ...this.scoped({}), path }), options);
   }
-  async putRaw(path, body, { mode, parents, ...options } = {}) {
+  putRaw(path, body, { mode, parents, ...options } = {}) {
     const target = query('/api/files/raw', { ...this.scoped({}), path, mode, parents: parents && 1 });
-    return (await this.#raw(target, { method: 'PUT', body, ...options })).json();
+    return this.#put(target, body, options);
+  }
+  async #put(path, body, options) {
+    const call = { method: 'PUT', path };
+    const response = await this.#raw(path, { method: 'PUT', body, ...options });
+    return checked(parse(await response.text()), {}, call);
   }
   async #raw(path, init = {}) {
     if (init.body instanceof ReadableStream) init = { duplex: 'half', ...init };
     const response = await this.#calls.transport.fetchRaw(path, init);
     if (response.status < 400) return response;
-    throw new ApiError(response.status, await response.json().catch(() => null));
+    throw new ApiError(response.status, parse(await response.text()));
   }
 
   // ---- changes ----
@@ -194,6 +208,6 @@ export class Files {
     return this.#calls.stream('POST', '/api/watch', this.scoped({ path, ...rest }), control, QUIET);
   }
   checkChanges(path, options) {
-    return this.#post('/api/watch/check', { path }, options);
+    return this.#post('/api/watch/check', { path }, options, { status: 'text' });
   }
 }

@@ -4,4 +4,12 @@ export { Process } from './process.js';
 export { Execution } from './execution.js';
 export { Transport } from './transport/transport.js';
 export { createLogger } from './log.js';
-export { ConfluxError, ApiError, ConnectionError, ConnectionLostError, TimeoutError, SpawnError } from './errors.js';
+export {
+  ConfluxError,
+  ApiError,
+  ConnectionError,
+  ConnectionLostError,
+  ProtocolError,
+  TimeoutError,
+  SpawnError,
+} from './errors.js';

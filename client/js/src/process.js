@@ -1,8 +1,9 @@
 // A background process, by its id.
 import { ApiError, ConnectionLostError } from './errors.js';
 import { decodeOutput, inputOf, query, segment, split } from './calls.js';
+import { Rounds } from './time.js';
 
-const ROUND_MS = 60000; // a wait without end is a row of waits of this length: each can be lost and asked again
+export const INFO = { id: 'text' }; // what the server says of a process, or of a session, has at least
 
 export class Process {
   #calls;
@@ -12,7 +13,9 @@ export class Process {
     this.#take(info);
   }
   #take({ success, timestamp, processId, ...info }) {
-    Object.assign(this, info, { id: info.id ?? processId });
+    // No field takes the place of a method.
+    for (const [name, value] of Object.entries(info)) if (!(name in Process.prototype)) this[name] = value;
+    this.id = info.id ?? processId;
     return this;
   }
   get #path() {
@@ -21,7 +24,7 @@ export class Process {
 
   // Asks the server anew; status, exitCode, outcome and the rest are up to date then.
   async refresh(options) {
-    return this.#take((await this.#calls.get(this.#path, split(options)[0])).process);
+    return this.#take((await this.#calls.get(this.#path, split(options)[0], { fields: { process: INFO } })).process);
   }
 
   // Everything printed since `from` (default: the start), live until it ends: {type: stdout | stderr, data, output,
@@ -61,18 +64,19 @@ export class Process {
 
   async #await(params, timeout, options) {
     const [control] = split(options);
-    const end = timeout === undefined ? Infinity : Date.now() + timeout;
-    for (let lost = 0; ;) {
-      const round = Math.max(0, Math.min(ROUND_MS, end - Date.now()));
+    const rounds = new Rounds(timeout, ms => this.#calls.pause(ms, control.signal));
+    for (let lost = 0; ; await rounds.rest()) {
+      const timeoutMs = rounds.begin();
       try {
-        const answer = await this.#calls.get(query(`${this.#path}/wait`, { ...params, timeoutMs: round }), control, {
-          atLeast: round,
+        const answer = await this.#calls.get(query(`${this.#path}/wait`, { ...params, timeoutMs }), control, {
+          atLeast: timeoutMs,
+          fields: { 'process?': INFO },
         });
         if (answer.process) this.#take(answer.process);
         return answer;
       } catch (e) {
         const over = e instanceof ApiError && e.code === 'PROCESS_READY_TIMEOUT';
-        if (over && Date.now() < end) lost = 0;
+        if (over && !rounds.over) lost = 0;
         else if (!(e instanceof ConnectionLostError) || lost++) throw e;
       }
     }

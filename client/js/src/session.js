@@ -1,6 +1,7 @@
 // Commands and files, in a session's shell (Session) or each on its own (the client itself).
 import { ConfluxError } from './errors.js';
 import { commandBody, decodeOutput, inputPieces, query, split } from './calls.js';
+import { resultFields } from './execution.js';
 import { Files } from './files.js';
 import { Process } from './process.js';
 
@@ -13,6 +14,7 @@ export class Operations extends Files {
     return this.calls.post('/api/execute', body, control, {
       atLeast: rest.timeout,
       cancelEnds: rest.onCancel !== 'detach',
+      fields: resultFields,
     });
   }
 
@@ -39,7 +41,8 @@ export class Operations extends Files {
     if (command && typeof command === 'object' && !Array.isArray(command)) ({ command, ...options } = command);
     const [control, rest] = split(options);
     const body = this.scoped(commandBody(command, rest));
-    return new Process(this.calls, await this.calls.post('/api/process/start', body, control));
+    const fields = { processId: 'text' };
+    return new Process(this.calls, await this.calls.post('/api/process/start', body, control, { fields }));
   }
 }
 

@@ -1,17 +1,26 @@
 // Server-sent events out of a body, as {id, event, data}: lines may end in any way and chunks may be cut anywhere.
+import { ProtocolError } from './errors.js';
+
+const MAX_EVENT = 64 << 20; // characters: far beyond what a server puts into one
+
 export async function* readSse(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
-  let text = '',
+  let parts = [], // of lines that are not whole
+    size = 0,
+    half = false, // they end with a \r, which may be half of \r\n
     item = {};
   try {
     for (;;) {
       const { value, done } = await reader.read();
-      text += done ? decoder.decode() : decoder.decode(value, { stream: true });
-      // A lone \r at the end may be half of \r\n.
-      const whole = done || !text.endsWith('\r') ? text : text.slice(0, -1);
-      const lines = whole.split(/\r\n|\n|\r/);
-      text = lines.pop() + text.slice(whole.length);
+      const piece = done ? decoder.decode() : decoder.decode(value, { stream: true });
+      parts.push(piece);
+      if ((size += piece.length) > MAX_EVENT) throw new ProtocolError('The server sent an event without end');
+      if (!done && !half && !/[\r\n]/.test(piece)) continue;
+      const text = parts.join('');
+      half = !done && text.endsWith('\r');
+      const lines = (half ? text.slice(0, -1) : text).split(/\r\n|\n|\r/);
+      parts = [lines.pop() + (half ? '\r' : '')];
       for (const line of lines) {
         if (line === '') {
           if (item.data !== undefined) yield item;
@@ -21,6 +30,7 @@ export async function* readSse(body) {
         }
       }
       if (done) return;
+      size = parts[0].length + (item.data?.length ?? 0);
     }
   } finally {
     await reader.cancel().catch(() => {}); // it may be the very failure that is being thrown

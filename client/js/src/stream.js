@@ -60,10 +60,10 @@ export class EventStream {
     let event;
     try {
       event = this.#decode(item);
+      this.#concluded ||= !!this.#last?.(event);
     } catch (e) {
       return this.#finish(e, true);
     }
-    this.#concluded ||= !!this.#last?.(event);
     if (this.#skip(event)) return void this.taken?.(bytes);
     if (this.#readers.length) {
       clearTimeout(this.#timer);

@@ -10,6 +10,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { SpawnError } from '../errors.js';
+import { now } from '../time.js';
 
 const TOKEN_BYTES = 24;
 const START_MS = 15000;
@@ -164,7 +165,7 @@ class Server {
 
   // Its line says where it listens; it is ready when it answers there.
   async ready(timeout) {
-    const end = Date.now() + timeout;
+    const end = now() + timeout;
     let timer;
     const late = new Promise(resolve => {
       timer = setTimeout(resolve, timeout);
@@ -174,7 +175,7 @@ class Server {
     if (!url) throw this.#failure(timeout);
     this.baseUrl = url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
     while (!(await this.#healthy())) {
-      if (this.#ended || Date.now() > end) throw this.#failure(timeout);
+      if (this.#ended || now() > end) throw this.#failure(timeout);
       await wait(POLL_MS);
     }
   }
@@ -215,9 +216,9 @@ class Server {
     this.beforeExit();
     if (!this.#ended && this.#child.pid) {
       this.#child.kill('SIGTERM');
-      const end = Date.now() + this.#grace,
+      const end = now() + this.#grace,
         cell = new Int32Array(new SharedArrayBuffer(4));
-      while (running(this.#child.pid) && Date.now() < end) Atomics.wait(cell, 0, 0, POLL_MS);
+      while (running(this.#child.pid) && now() < end) Atomics.wait(cell, 0, 0, POLL_MS);
       if (running(this.#child.pid)) this.#child.kill('SIGKILL');
     }
     this.#removeState();

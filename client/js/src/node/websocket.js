@@ -4,7 +4,7 @@ import http from 'node:http';
 import https from 'node:https';
 import { createHash, randomBytes, randomFillSync } from 'node:crypto';
 import { ConnectionError, TimeoutError, pathOf } from '../errors.js';
-import { refused } from '../transport/socket.js';
+import { refused, whenAborted } from '../transport/socket.js';
 
 const GUID = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
 const TEXT = 1,
@@ -13,9 +13,11 @@ const TEXT = 1,
   PONG = 10;
 const MAX_MESSAGE = 0x1fffffe8; // the longest string of V8
 const MAX_REFUSAL = 64 * 1024;
+const MAX_FRAGMENTS = 1 << 16; // of one message: each costs memory, also without content
+const MAX_WAITING = 2 << 20; // bytes that have not gone out, beyond which only the latest ping is answered
 const CLOSE_GRACE_MS = 2000;
 
-export function openNodeSocket({ url, headers, timeout }) {
+export function openNodeSocket({ url, headers, timeout, signal }) {
   const key = randomBytes(16).toString('base64');
   const target = new URL(url.replace(/^ws/, 'http'));
   const request = (target.protocol === 'https:' ? https : http).request(target, {
@@ -35,8 +37,12 @@ export function openNodeSocket({ url, headers, timeout }) {
         () => fail(new TimeoutError(`WebSocket connect timeout after ${timeout} ms`, { retrySafe: true })),
         timeout,
       );
-    const fail = e => {
+    const settled = () => {
       clearTimeout(timer);
+      unlisten();
+    };
+    const fail = e => {
+      settled();
       request.destroy();
       reject(e);
     };
@@ -54,9 +60,11 @@ export function openNodeSocket({ url, headers, timeout }) {
           new ConnectionError(`WebSocket connection to ${pathOf(url)} failed: the answer is not a WebSocket server's`),
         );
       }
-      clearTimeout(timer);
+      settled();
       resolve(new NodeSocket(socket, head));
     });
+    let unlisten = () => {};
+    unlisten = whenAborted(signal, fail);
     request.end();
   });
 }
@@ -81,6 +89,7 @@ class NodeSocket {
   #input = new Input();
   #fragments = null;
   #size = 0;
+  #pong = null; // the answer to the latest ping, where there was no room for it
   #closed = false;
   #corked = false;
 
@@ -89,7 +98,7 @@ class NodeSocket {
     socket.setNoDelay(true);
     socket.setTimeout(0);
     socket.on('data', chunk => this.#read(chunk));
-    socket.on('drain', () => this.ondrain());
+    socket.on('drain', () => this.#onDrain());
     socket.on('error', e => this.#gone(1006, e.code ?? e.message));
     socket.on('end', () => socket.end());
     socket.on('close', () => this.#gone(1006, ''));
@@ -154,25 +163,33 @@ class NodeSocket {
     this.#socket.write(frame(opcode, payload));
   }
 
+  #onDrain() {
+    if (this.#pong && !this.#closed) this.#write(PONG, this.#pong);
+    this.#pong = null;
+    this.ondrain();
+  }
+
   #read(chunk) {
+    if (this.#closed) return;
     this.onactivity();
     this.#input.push(chunk);
     try {
       for (let f; !this.#closed && (f = this.#input.frame());) this.#onFrame(f);
     } catch (e) {
-      if (this.#closed || !(e instanceof ProtocolError)) throw e;
+      if (this.#closed || !(e instanceof FrameError)) throw e;
       this.#end(e.closeCode, e.message);
-      this.onclose(e.closeCode, e.message);
+      this.onclose(e.closeCode, e.message, true);
     }
   }
 
   #onFrame({ opcode, fin, payload }) {
     if (opcode >= CLOSE) return this.#onControl(opcode, payload);
-    if ((opcode === 0) !== (this.#fragments !== null)) throw new ProtocolError(1002, 'a fragment out of place');
+    if ((opcode === 0) !== (this.#fragments !== null)) throw new FrameError(1002, 'a fragment out of place');
     this.#fragments ??= [];
     this.#size += payload.length;
-    if (this.#size > MAX_MESSAGE) throw new ProtocolError(1009, 'a message that is too long');
+    if (this.#size > MAX_MESSAGE) throw new FrameError(1009, 'a message that is too long');
     this.#fragments.push(payload);
+    if (this.#fragments.length > MAX_FRAGMENTS) throw new FrameError(1009, 'a message of too many fragments');
     if (!fin) return;
     const whole = this.#fragments.length === 1 ? payload : Buffer.concat(this.#fragments, this.#size);
     this.#fragments = null;
@@ -180,8 +197,15 @@ class NodeSocket {
     this.onmessage(whole.toString());
   }
 
+  // A peer that pings and does not read would fill our memory: of many pings the latest may be answered alone (section
+  // 5.5.3).
+  #answerPing(payload) {
+    if (this.#socket.writableLength > MAX_WAITING) this.#pong = Buffer.from(payload);
+    else this.#write(PONG, payload);
+  }
+
   #onControl(opcode, payload) {
-    if (opcode === PING) this.#write(PONG, payload);
+    if (opcode === PING) this.#answerPing(payload);
     if (opcode !== CLOSE) return;
     const code = payload.length >= 2 ? payload.readUInt16BE() : 1005;
     this.#write(CLOSE, payload.subarray(0, 2));
@@ -193,7 +217,8 @@ class NodeSocket {
   }
 }
 
-class ProtocolError extends Error {
+// The peer's frames are not the protocol.
+class FrameError extends Error {
   constructor(closeCode, message) {
     super(message);
     this.closeCode = closeCode;
@@ -231,12 +256,12 @@ function parseHead(b) {
     fin = (b[0] & 0x80) !== 0,
     short = b[1] & 0x7f;
   if (b[0] & 0x70 || b[1] & 0x80 || ![0, TEXT, 2, CLOSE, PING, PONG].includes(opcode))
-    throw new ProtocolError(1002, 'a frame that is malformed');
-  if (opcode >= CLOSE && (!fin || short > 125)) throw new ProtocolError(1002, 'a control frame that is malformed');
+    throw new FrameError(1002, 'a frame that is malformed');
+  if (opcode >= CLOSE && (!fin || short > 125)) throw new FrameError(1002, 'a control frame that is malformed');
   const headLength = short === 127 ? 10 : short === 126 ? 4 : 2;
   if (b.length < headLength) return { opcode, fin, headLength, length: 0 };
   const length = short === 127 ? Number(b.readBigUInt64BE(2)) : short === 126 ? b.readUInt16BE(2) : short;
-  if (length > MAX_MESSAGE) throw new ProtocolError(1009, 'a message that is too long');
+  if (length > MAX_MESSAGE) throw new FrameError(1009, 'a message that is too long');
   return { opcode, fin, headLength, length };
 }
 

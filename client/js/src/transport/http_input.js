@@ -25,6 +25,7 @@ export class HttpInput {
 
   // It is known whose input it is.
   started(processId) {
+    if (typeof processId !== 'string') return;
     this.#path ??= `/api/process/${encodeURIComponent(processId)}/stdin`;
     this.#pump();
   }

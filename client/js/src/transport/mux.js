@@ -1,9 +1,10 @@
 // One multiplexed WebSocket: requests by id, their answers and streams (cloudflare-sandbox protocol, and our
 // additions). Calls wait in a queue by priority while the socket has more than HIGH bytes to send or the server's
 // limit of requests in flight is reached; each ends exactly once: answer, error, cancel, timeout or loss.
-import { ApiError, ConfluxError, lostCall, timedOut, abortReason, outlives } from '../errors.js';
+import { ApiError, ConfluxError, abortReason, brokenCall, lostCall, outlives, timedOut } from '../errors.js';
 import { byteLength } from '../bytes.js';
 import { callFields } from '../log.js';
+import { readMessage } from './message.js';
 
 const PRIORITIES = 8;
 const DEFAULT_PRIORITY = 3;
@@ -42,7 +43,9 @@ export class MuxConnection {
     this.#maxPending = maxPending;
     this.#idle = idle;
     socket.onmessage = text => this.#receive(text);
-    socket.onclose = (code, reason) => this.#lose(`WebSocket closed (${code}${reason ? `: ${reason}` : ''})`);
+    // broken: by us, since the server's frames were not the protocol.
+    socket.onclose = (code, reason, broken) =>
+      this.#lose(`WebSocket closed (${code}${reason ? `: ${reason}` : ''})`, broken ? brokenCall : lostCall);
     socket.onactivity = () => {
       this.#unheard = 0;
     };
@@ -99,8 +102,8 @@ export class MuxConnection {
     stream.input = control.input;
   }
 
-  close(reason) {
-    this.#lose(`WebSocket closed: ${reason}`);
+  close(reason, errorOf = lostCall) {
+    this.#lose(`WebSocket closed: ${reason}`, errorOf);
     this.#socket.close(reason);
   }
 
@@ -262,13 +265,9 @@ export class MuxConnection {
 
   #receive(text) {
     this.#unheard = 0;
-    let message;
-    try {
-      message = JSON.parse(text);
-    } catch {
-      return this.#log.warn('a message that is not JSON', { chars: text.length });
-    }
-    const entry = this.#calls.get(message.id);
+    const { message, fault, whole } = readMessage(text);
+    const entry = this.#calls.get(message?.id);
+    if (fault) return this.#onFault(entry, fault, whole);
     if (this.#log.enabled) this.#logReceived(message, entry, text.length);
     // Whatever comes first: a server that knows no hello answers it by an error.
     if (!this.#maxMessage) this.#onHello(message);
@@ -277,6 +276,13 @@ export class MuxConnection {
     else if (message.type === 'response') this.#onResponse(entry, message);
     else if (message.type === 'stdin') entry.on.taken?.(message.bytes);
     else if (message.type === 'error') this.#onError(entry, message);
+  }
+
+  // What is not the protocol fails the call that it is for; where it is for none, the connection is of no use.
+  #onFault(entry, fault, whole) {
+    this.#log.warn(`the server sent ${fault}`, entry ? callFields(entry.id, entry.call) : {});
+    if (entry) this.#giveUp(entry, brokenCall(`The server sent ${fault}`, entry.call));
+    else if (whole) this.close(`the server sent ${fault}`, brokenCall);
   }
 
   #logReceived(message, entry, chars) {
@@ -297,10 +303,11 @@ export class MuxConnection {
   }
 
   #onStream(entry, { data, event, eventId }) {
+    if (!entry.call.window) return; // it did not ask for a stream: its answer is still to come, and its time runs
     clearTimeout(entry.timer); // it is answered; what comes is bounded by its reader
     const item = { data, bytes: byteLength(data) };
-    if (event !== undefined) item.event = event;
-    if (eventId !== undefined) item.id = String(eventId);
+    if (event != null) item.event = event;
+    if (eventId != null) item.id = String(eventId);
     entry.on.stream(item);
   }
 
@@ -342,13 +349,13 @@ export class MuxConnection {
     this.#send({ type: 'hello' });
   }
 
-  #lose(why) {
+  #lose(why, errorOf) {
     if (this.lost) return;
     this.lost = why;
     this.#log.info(why, { pending: this.load });
     clearTimeout(this.#idleTimer);
     const entries = [...this.#calls.values(), ...this.#queues.flat()];
-    for (const entry of entries) if (this.#finish(entry)) entry.on.error(lostCall(why, entry.call, entry.sent));
+    for (const entry of entries) if (this.#finish(entry)) entry.on.error(errorOf(why, entry.call, entry.sent));
     this.#rest();
     this.#onClose(this);
   }

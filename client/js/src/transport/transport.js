@@ -1,6 +1,7 @@
 // Calls over one or more multiplexed WebSockets, over HTTP, or ("auto") over WebSockets while they can be had.
-import { ApiError, ConfluxError, ConnectionError, abortReason } from '../errors.js';
+import { ApiError, ConnectionError, abortReason, brokenCall, disposed } from '../errors.js';
 import { EventStream } from '../stream.js';
+import { longer, now } from '../time.js';
 import { HttpCarrier } from './http.js';
 import { MuxConnection, TOO_LONG, WINDOW } from './mux.js';
 import { isWorkers, openWithConstructor, openWithFetch } from './socket.js';
@@ -9,6 +10,7 @@ const MODES = ['auto', 'websocket', 'http'];
 const RETRY_FIRST_MS = 1000,
   RETRY_MOST_MS = 30000; // between looks for a WebSocket while on HTTP
 const RECONNECT_FIRST_MS = 50;
+const LASTED_MS = 10000; // a stream that was lost so late is taken up again at once
 
 // A platform's own way to open a WebSocket; src/node/ sets one.
 let platformOpen = null;
@@ -16,8 +18,12 @@ export const usePlatformSocket = open => {
   platformOpen = open;
 };
 
-const emptySlots = n => Array.from({ length: n }, () => ({ connection: null, opening: null }));
-const wait = ms => new Promise(resolve => setTimeout(resolve, ms));
+// opening: a promise, which `stop` ends.
+const emptySlots = n => Array.from({ length: n }, () => ({ connection: null, opening: null, stop: null }));
+// A connection that is lost tells its calls before us: what they begin anew needs another.
+const isUp = ({ connection }) => connection && !connection.lost;
+const disconnected = () =>
+  new ConnectionError('WebSocket closed: disconnected by the client', { code: 'DISCONNECTED' });
 
 export class Transport {
   #wanted;
@@ -34,6 +40,7 @@ export class Transport {
   #retry = null; // while on HTTP in auto: {at, delay}
   #turn = 0; // calls go round the pool: each place is opened when its turn comes first
   #gone = false;
+  #pauses = new Set(); // functions that end one
 
   constructor({ baseUrl, token, headers = {}, transport = 'auto', timeouts, pool = 1, log, onState, ...options }) {
     if (!MODES.includes(transport)) throw new TypeError(`transport must be one of ${MODES.join(', ')}`);
@@ -67,17 +74,43 @@ export class Transport {
   disconnect() {
     const slots = this.#slots;
     this.#slots = emptySlots(slots.length); // what is being opened for the old ones finds itself unwanted
-    for (const slot of slots) slot.connection?.close('disconnected by the client');
+    for (const slot of slots) {
+      slot.stop?.abort(disconnected());
+      slot.connection?.close('disconnected by the client');
+    }
+    this.#http.disconnect();
   }
 
   dispose() {
     this.#gone = true;
     this.disconnect();
+    this.#http.dispose();
+    for (const end of [...this.#pauses]) end(disposed());
   }
 
   // For a program that exits: nothing more can be awaited.
   abort() {
     for (const slot of this.#slots) slot.connection?.abort();
+    this.#http.disconnect();
+  }
+
+  // Ends early, with an error, when the signal or dispose() says so.
+  pause(ms, signal) {
+    return new Promise((resolve, reject) => {
+      const end = error => {
+        clearTimeout(timer);
+        this.#pauses.delete(end);
+        signal?.removeEventListener('abort', abort);
+        if (error) reject(error);
+        else resolve();
+      };
+      const abort = () => end(abortReason(signal));
+      const timer = setTimeout(() => end(), ms);
+      this.#pauses.add(end);
+      if (this.#gone) end(disposed());
+      else if (signal?.aborted) abort();
+      else signal?.addEventListener('abort', abort, { once: true });
+    });
   }
 
   isConnected() {
@@ -106,6 +139,8 @@ export class Transport {
 
   // The events of one, undecoded: {data, event?, id?}, or what `decode` makes of them.
   open(call, { decode, skip, last, resume, idle = this.#timeouts.stream } = {}) {
+    let began = now(),
+      pause = 0;
     const stream = new EventStream({
       idle,
       decode,
@@ -116,23 +151,30 @@ export class Transport {
         resume &&
         ((lastId, error) => {
           const next = resume(lastId);
-          if (next) this.#log.info(`a stream is taken up again: ${error.message}`);
-          if (next) this.#begin({ ...call, ...next }, stream);
-          return !!next;
+          if (!next) return false;
+          this.#log.info(`a stream is taken up again: ${error.message}`);
+          // At once, but not again and again.
+          const wait = now() - began < LASTED_MS ? pause : 0;
+          pause = longer(wait);
+          began = now() + wait;
+          this.#begin({ ...call, ...next }, stream, wait);
+          return true;
         }),
     });
     this.#begin(call, stream);
     return stream;
   }
 
-  #begin(call, stream) {
-    stream.stop = stream.input = null;
-    const early = [];
+  #begin(call, stream, wait = 0) {
+    const early = [],
+      left = new AbortController();
     stream.input = (...args) => early.push(args);
-    this.#carrierFor({ ...call, signal: undefined })
+    stream.stop = () => left.abort(); // a pause does not hold up a program's end
+    const carrier = () => this.#carrierFor({ ...call, signal: undefined });
+    (wait ? this.pause(wait, left.signal).then(carrier) : carrier())
       .then(carrier => {
         if (stream.over) return;
-        stream.input = null;
+        stream.input = stream.stop = null;
         carrier.open(call, stream, () => this.#http.open(call, stream));
         for (const args of early) stream.input?.(...args);
       })
@@ -186,15 +228,16 @@ export class Transport {
   }
 
   async #carrier() {
-    if (this.#gone) throw new ConfluxError('This client has been disposed of', { code: 'DISPOSED', retrySafe: true });
+    if (this.#gone) throw disposed();
     if (this.#wanted === 'http') return this.#http;
     if (this.#retry) return this.#onHttp();
     const slot = this.#slots[this.#turn++ % this.#slots.length];
-    if (slot.connection) return slot.connection;
+    if (isUp(slot)) return slot.connection;
     try {
       return await this.#open(slot);
     } catch (e) {
-      const other = this.#slots.find(x => x.connection);
+      if (this.#gone) throw e;
+      const other = this.#slots.find(isUp);
       if (other) return other.connection;
       if (this.#wanted === 'websocket' || e instanceof ApiError || e.code === 'DISCONNECTED') throw e;
       this.#fallBack(e);
@@ -210,12 +253,12 @@ export class Transport {
       this.#log.warn(`no WebSocket, using HTTP: ${e.message}`);
       this.#onState({ mode: 'http', connected: true, reason: e.message });
     }
-    this.#retry = { at: Date.now() + delay, delay };
+    this.#retry = { at: now() + delay, delay };
   }
 
   // Nobody waits for the look whether WebSockets work again.
   #onHttp() {
-    if (Date.now() >= this.#retry.at) {
+    if (now() >= this.#retry.at) {
       this.#retry.at = Infinity;
       this.#open(this.#slots[0]).catch(e => this.#fallBack(e));
     }
@@ -228,15 +271,16 @@ export class Transport {
   }
 
   async #openSlot(slot) {
+    slot.stop = new AbortController();
     try {
-      const socket = await this.#openPatiently();
+      const socket = await this.#openPatiently(slot.stop.signal);
       if (!this.#slots.includes(slot)) {
         socket.close('disconnected by the client');
-        throw new ConnectionError('WebSocket closed: disconnected by the client', { code: 'DISCONNECTED' });
+        throw disconnected();
       }
       return this.#adopt(slot, socket);
     } finally {
-      slot.opening = null;
+      slot.opening = slot.stop = null;
     }
   }
 
@@ -259,23 +303,24 @@ export class Transport {
   }
 
   // After a loss the server may be on its way up again: at once, then with growing pauses, within the time for it.
-  async #openPatiently() {
-    const end = Date.now() + (this.#wasUp ? this.#timeouts.reconnect : 0);
+  async #openPatiently(signal) {
+    const end = now() + (this.#wasUp ? this.#timeouts.reconnect : 0);
     for (let pause = RECONNECT_FIRST_MS; ; pause *= 2) {
       try {
-        return await this.#openOnce();
+        return await this.#openOnce(signal);
       } catch (e) {
-        if (e instanceof ApiError || this.#gone || Date.now() + pause > end) {
+        if (e instanceof ApiError || signal.aborted || now() + pause > end) {
           this.#wasUp = false;
           throw e;
         }
-        await wait(pause);
+        await this.pause(pause, signal);
       }
     }
   }
 
-  #openOnce() {
-    const request = { url: this.#url, token: this.#token, headers: this.#headers, timeout: this.#timeouts.connect };
+  #openOnce(signal) {
+    const { connect: timeout } = this.#timeouts;
+    const request = { url: this.#url, token: this.#token, headers: this.#headers, timeout, signal };
     const { WebSocket, fetch, upgrade } = this.#options;
     if (WebSocket) return openWithConstructor(WebSocket, request);
     if (upgrade === 'fetch' || isWorkers()) return openWithFetch(fetch ?? globalThis.fetch, request);
@@ -315,6 +360,14 @@ function exchange(connection, call) {
       stream.taken = control.credit;
       resolve(new Response(sseBody(stream), { status: 200, headers: { 'Content-Type': 'text/event-stream' } }));
     };
+    const answer = (status, body) => {
+      try {
+        resolve(jsonResponse(status, body));
+      } catch (e) {
+        // nested too deeply to be written
+        reject(brokenCall(`The server sent what is no JSON of use: ${e.message}`, call));
+      }
+    };
     control = connection.start(
       { ...call, window: WINDOW },
       {
@@ -325,12 +378,12 @@ function exchange(connection, call) {
         done: (status, body) => {
           if (stream) stream.end();
           else if (needsHttp(call, status, body)) resolve(null);
-          else resolve(jsonResponse(status, body));
+          else answer(status, body);
         },
         error: e => {
           if (stream) stream.fail(e);
           else if (e.code === TOO_LONG) resolve(null);
-          else if (e instanceof ApiError) resolve(jsonResponse(e.status, errorBody(e)));
+          else if (e instanceof ApiError) answer(e.status, errorBody(e));
           else reject(e);
         },
       },

@@ -1,0 +1,60 @@
+// A program that has one kind of call under way, disposes of its client, and is to end by itself. It prints how the call ended.
+// Arguments: address of the server, transport, kind of call, a folder with a large file.
+import { existsSync, writeFileSync } from 'node:fs';
+import { Conflux, ConfluxError } from '../../../../client/js/src/node/index.js';
+import { until } from '../../lib/server.mjs';
+
+const [baseUrl, transport, kind, dir] = process.argv.slice(2);
+const c = new Conflux({ baseUrl, transport });
+const mark = `${dir}/${transport}-${kind}`;
+const begun = () => until(() => existsSync(mark), 'the command');
+
+// The rest of a stream after what shows that it runs.
+async function rest(stream, reader = stream[Symbol.asyncIterator]()) {
+  await reader.next();
+  return { ended: (async () => { while (!(await reader.next()).done); })() };
+}
+const running = async ended => { await begun(); return { ended }; };
+const sleep = `: >${mark}; exec sleep 1000`;
+const readOf = async response => {
+  const reader = (response.body ?? response).getReader();
+  await reader.read();
+  return { ended: (async () => { while (!(await reader.read()).done) await new Promise(setImmediate); })() };
+};
+
+const kinds = {
+  exec: () => running(c.exec(sleep)),
+  execWithId: () => running(c.exec(sleep, { executionId: `${transport}-left` })),
+  execStream: () => rest(c.execStream('echo begun; exec sleep 1000')),
+  execStreamWithId: () => rest(c.execStream('echo begun; exec sleep 1000', { executionId: `${transport}-streamed` })),
+  input: async () => {
+    const stream = c.execStream('echo begun; exec sleep 1000', { stdin: 'open' });
+    stream.write(new Uint8Array(20 << 20)); // more than anyone takes
+    return rest(stream);
+  },
+  unread: async () => { const stream = c.execStream('head -c 8000000 /dev/zero | tr "\\0" y; exec sleep 1000'); await stream.next(); return { ended: until(() => stream.over, 'the end').then(() => { throw new ConfluxError('over', { code: 'DISPOSED' }); }) }; },
+  result: async () => { c.exec(sleep, { executionId: `${transport}-asked` }).catch(() => {}); await begun(); return { ended: c.execution(`${transport}-asked`).result() }; },
+  logs: async () => rest((await c.startProcess('echo begun; exec sleep 1000')).logs()),
+  wait: async () => ({ ended: (await c.startProcess('exec sleep 1000')).wait() }),
+  waitForLog: async () => ({ ended: (await c.startProcess('exec sleep 1000')).waitForLog('never') }),
+  events: async () => { await c.createSession(); return rest(c.events({ from: 0 })); },
+  watch: () => rest(c.watch('.')),
+  watchUsage: () => rest(c.watchUsage()),
+  getRaw: async () => readOf(await c.getRaw(`${dir}/large`)),
+  getRawUnread: async () => { await c.getRaw(`${dir}/large`); return {}; },
+  getArchive: async () => readOf(await c.getArchive(dir)),
+  putRaw: async () => {
+    let asked;
+    const pulled = new Promise(resolve => { asked = resolve; });
+    const ended = c.putRaw(`${dir}/put`, new ReadableStream({ pull(controller) { controller.enqueue(new Uint8Array(1)); asked(); return new Promise(() => {}); } }));
+    await pulled;
+    return { ended };
+  },
+  fetchStream: async () => readOf(await c.transport.fetchStream('/api/execute/stream', { command: 'echo begun; exec sleep 1000' })),
+  nothing: async () => { await c.ping(); return {}; },
+};
+
+const { ended } = await kinds[kind]();
+const told = ended?.then(() => ({ ok: true }), e => ({ ours: e instanceof ConfluxError, name: e?.name, code: e?.code, message: e?.message }));
+await c.dispose();
+writeFileSync(1, `${JSON.stringify((await told) ?? null)}\n`);
