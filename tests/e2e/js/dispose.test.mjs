@@ -30,7 +30,7 @@ describe('dispose', () => {
   for (const transport of ['http', 'websocket']) {
     for (const kind of KINDS) test(`${kind} ends, and the program exits (${transport})`, async () => {
       // The limit is one against hanging: it ends a program that does not.
-      const { stdout } = await run(process.execPath, [program, s.base, transport, kind, dir], { timeout: 60000, killSignal: 'SIGKILL' });
+      const { stdout } = await run(process.execPath, [program, s.base, transport, kind, dir], { timeout: 240000, killSignal: 'SIGKILL' });
       const told = JSON.parse(stdout);
       if (SILENT.includes(kind)) return assert.equal(told, null);
       assert.ok(told.ours && ['CONNECTION_LOST', 'DISPOSED'].includes(told.code), stdout);
