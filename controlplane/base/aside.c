@@ -14,43 +14,56 @@
 
 /* ---- moving aside ---- */
 
-/* "<name>.damaged-" and a time, which sorts as text: the time in *at. */
+static bool is_time(const char *text) {
+    static const char form[] = "dddd-dd-ddTdd:dd:dd.dddZ";
+    for (int i = 0; i < CP_ISO_LEN; i++)
+        if (form[i] == 'd' ? text[i] < '0' || text[i] > '9' : text[i] != form[i]) return false;
+    return true;
+}
+
+/* "<name>.damaged-", a time, which sorts as text, and the suffix of a part: the time in *at. What somebody else has
+ * named nearly so is his. */
 static bool is_generation(const char *entry, const char *name, const char **at) {
     size_t n = strlen(name);
     *at = entry + n + sizeof MARK - 1;
-    return strncmp(entry, name, n) == 0 && strncmp(entry + n, MARK, sizeof MARK - 1) == 0 && strlen(*at) >= CP_ISO_LEN;
+    if (strncmp(entry, name, n) != 0 || strncmp(entry + n, MARK, sizeof MARK - 1) != 0 || !is_time(*at)) return false;
+    const char *rest = *at + CP_ISO_LEN;
+    return !*rest || (*rest == '-' && rest[1] && !rest[1 + strspn(rest + 1, "abcdefghijklmnopqrstuvwxyz")]);
 }
 
-/* The newest CP_ASIDE_KEPT times among the entries, newest first; "" where there are fewer. */
-static void newest_times(DIR *d, const char *name, char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1]) {
+enum { OTHERS = CP_ASIDE_KEPT - 1 }; /* beside the one just made */
+
+/* The newest times among the entries but `just`, newest first; "" where there are fewer. */
+static void newest_times(DIR *d, const char *name, const char *just, char kept[OTHERS][CP_ISO_LEN + 1]) {
     const char *at;
     for (struct dirent *e; (e = readdir(d));) {
-        if (!is_generation(e->d_name, name, &at)) continue;
+        if (!is_generation(e->d_name, name, &at) || strncmp(at, just, CP_ISO_LEN) == 0) continue;
         char time[CP_ISO_LEN + 1];
         snprintf(time, sizeof time, "%.*s", CP_ISO_LEN, at);
-        for (int i = 0; i < CP_ASIDE_KEPT; i++) {
+        for (int i = 0; i < OTHERS; i++) {
             int order = strcmp(time, kept[i]);
             if (order == 0) break;
             if (order < 0) continue;
-            memmove(kept[i + 1], kept[i], (size_t)(CP_ASIDE_KEPT - 1 - i) * sizeof kept[0]);
+            memmove(kept[i + 1], kept[i], (size_t)(OTHERS - 1 - i) * sizeof kept[0]);
             memcpy(kept[i], time, sizeof time);
             break;
         }
     }
 }
 
-static void forget_older(cp_str dir, const char *name) {
-    char kept[CP_ASIDE_KEPT][CP_ISO_LEN + 1] = {{0}};
+/* The one that was made `just` now stays also where the clock has been set back and those before it look newer. */
+static void forget_older(cp_str dir, const char *name, const char *just) {
+    char kept[OTHERS][CP_ISO_LEN + 1] = {{0}};
     cp_autobuf cp_buf path = {0};
     cp_buf_add(&path, dir.p, dir.n);
     DIR *d = opendir(cp_buf_z(&path));
     if (!d) return;
-    newest_times(d, name, kept);
+    newest_times(d, name, just, kept);
     rewinddir(d);
     const char *at;
     for (struct dirent *e; (e = readdir(d));) {
-        if (!is_generation(e->d_name, name, &at)) continue;
-        if (strncmp(at, kept[CP_ASIDE_KEPT - 1], CP_ISO_LEN) >= 0) continue;
+        if (!is_generation(e->d_name, name, &at) || strncmp(at, just, CP_ISO_LEN) == 0) continue;
+        if (strncmp(at, kept[OTHERS - 1], CP_ISO_LEN) >= 0) continue;
         cp_buf_clear(&path);
         cp_buf_add(&path, dir.p, dir.n);
         cp_buf_addz(&path, e->d_name);
@@ -76,9 +89,22 @@ int cp_move_aside(const char *path, const char *const suffixes[], char **moved) 
     for (; suffixes && *suffixes; suffixes++)
         if (move_one(path, cp_buf_z(&to), *suffixes) < 0) return -1;
     const char *slash = strrchr(path, '/');
-    if (slash) forget_older((cp_str){path, (size_t)(slash - path) + 1}, slash + 1);
+    if (slash) forget_older((cp_str){path, (size_t)(slash - path) + 1}, slash + 1, time);
     if (moved) *moved = cp_take(to).p;
     return 0;
+}
+
+bool cp_is_plain(const struct stat *st) { return S_ISREG(st->st_mode) && st->st_nlink == 1; }
+
+int cp_file_clear(const char *path) {
+    struct stat st;
+    cp_autofree char *moved = NULL;
+    if (lstat(path, &st) < 0) return errno == ENOENT ? 0 : -1;
+    if (cp_is_plain(&st)) return 0;
+    if (cp_move_aside(path, NULL, &moved) < 0) return -1;
+    cp_log(CP_LOG_ERROR, "state.aside", "something else stood in the place of a file; it was moved aside",
+           CP_KVZ("moved_to", moved));
+    return 1;
 }
 
 /* ---- folders ---- */

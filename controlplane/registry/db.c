@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/aside.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/proc_stat.h"
@@ -64,8 +65,9 @@ static void keep_private(const char *path) {
     cp_autobuf cp_buf wal = {0};
     cp_buf_addf(&wal, "%s-wal", path); /* left behind by a version that gave it another mode, or closed to us */
     cp_autofd int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) (void)chmod(path, 0600); /* what this cannot do, the opening will say */
-    if (lstat(cp_buf_z(&wal), &st) == 0 && S_ISREG(st.st_mode)) (void)chmod(cp_buf_z(&wal), 0600);
+    const char *there[] = {path, cp_buf_z(&wal)};
+    for (int i = 0; i < 2; i++) /* what this cannot do, the opening will say */
+        if (lstat(there[i], &st) == 0 && cp_is_plain(&st)) (void)chmod(there[i], 0600);
 }
 
 /* A server that was killed while one of its threads hangs in the kernel keeps its locks until that one has gone, and

@@ -29,19 +29,31 @@ static struct cp_db_file file_at(const char *path, int i) {
     struct stat st;
     cp_autobuf cp_buf name = {0};
     part_name(&name, path, i);
-    if (stat(cp_buf_z(&name), &st) < 0) return (struct cp_db_file){0};
+    if (lstat(cp_buf_z(&name), &st) < 0) return (struct cp_db_file){0};
     return (struct cp_db_file){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
 }
 
-/* A pipe or a device would be waited for. */
-static bool only_files(const char *path) {
+/* A pipe or a device would be waited for, and SQLite follows links. To be written to, a file has no other name either. */
+static bool only_files(const char *path, bool to_write) {
     struct stat st;
     cp_autobuf cp_buf name = {0};
     for (int i = 0; i < CP_DB_FILES; i++) {
         part_name(&name, path, i);
-        if (stat(cp_buf_z(&name), &st) == 0 && !S_ISREG(st.st_mode)) return false;
+        if (lstat(cp_buf_z(&name), &st) < 0) continue;
+        if (to_write ? !cp_is_plain(&st) : !S_ISREG(st.st_mode)) return false;
     }
     return true;
+}
+
+/* Beside the database, which is as good without: the -shm is not looked at, and of what is no file at all nothing could
+ * be read. A -wal with another name has rows; it goes with the database when these have been read. */
+static void clear_parts(const char *path) {
+    struct stat st;
+    cp_autobuf cp_buf name = {0};
+    for (int i = 1; i < CP_DB_FILES; i++) {
+        part_name(&name, path, i);
+        if (lstat(cp_buf_z(&name), &st) == 0 && (i == 2 || !S_ISREG(st.st_mode))) (void)cp_file_clear(cp_buf_z(&name));
+    }
 }
 
 bool cp_db_in_place(const cp_db *db, const char *path) {
@@ -111,7 +123,7 @@ static void remove_shm(const char *path) {
 }
 
 static int begin(cp_db *db, const char *path, cp_err *err) {
-    if (!only_files(path)) return damaged("something else stands in the place of its files", err);
+    if (!only_files(path, true)) return damaged("something else stands in the place of its files", err);
     if (cp_db_open(db, path, err) < 0 || cp_db_migrate(db, err) < 0) return -1;
     remove_shm(path);
     return check(db, err) < 0 || prepare_all(db, err) < 0 ? -1 : 0;
@@ -124,6 +136,7 @@ static void save_wal_alone(const char *path) {
 
 int cp_db_begin(cp_db *db, const char *path, cp_db_fault *fault, cp_err *err) {
     cp_err why = {0};
+    clear_parts(path);
     save_wal_alone(path);
     if (begin(db, path, &why) == 0) {
         for (int i = 0; i < CP_DB_FILES; i++) db->files[i] = file_at(path, i);
@@ -139,7 +152,8 @@ int cp_db_begin(cp_db *db, const char *path, cp_db_fault *fault, cp_err *err) {
 /* ---- what can still be read ---- */
 
 int cp_db_view(cp_db *db, const char *path, cp_err *err) {
-    if (!only_files(path)) return damaged("something else stands in the place of its files", err);
+    clear_parts(path); /* SQLite would make a -shm, or write into it */
+    if (!only_files(path, false)) return damaged("something else stands in the place of its files", err);
     static const char *const how[] = {"", "?immutable=1"}; /* the second where there is no -wal and none can be made */
     for (size_t i = 0; i < CP_COUNT(how); i++) {
         cp_autobuf cp_buf uri = {0};
@@ -202,7 +216,8 @@ static void remove_all(const char *path) {
     cp_autobuf cp_buf name = {0};
     for (int i = 0; i < CP_DB_FILES; i++) {
         part_name(&name, path, i);
-        (void)remove(cp_buf_z(&name));
+        (void)cp_file_clear(cp_buf_z(&name));
+        (void)unlink(cp_buf_z(&name));
     }
 }
 

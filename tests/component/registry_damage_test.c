@@ -236,7 +236,7 @@ static void other_things_in_its_place(void **state) {
     static const char *const names[] = {"registry.db", "registry.db-wal", "registry.db-shm"};
     char path[128];
     for (size_t i = 0; i < CP_COUNT(names); i++) {
-        for (int what = 0; what < 4; what++) {
+        for (int what = 0; what < 5; what++) {
             empty_folder();
             write_file("registry.db", fx.whole, fx.size);
             path_of(path, names[i]);
@@ -245,11 +245,74 @@ static void other_things_in_its_place(void **state) {
             if (what == 1) write_file(names[i], "no database", 11);
             if (what == 2) assert_int_equal(symlink("nowhere/at/all", path), 0);
             if (what == 3) assert_int_equal(mkfifo(path, 0600), 0);
+            if (what == 4) assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
             open_it();
+            if (i == 2 || (i == 1 && what != 1)) assert_int_equal(look().execs, ROWS); /* the database is whole */
             expect_service();
             close_it();
         }
     }
+}
+
+/* What a link leads to is nobody's business here. What a second name leads to is read, and stays as it was. */
+static void links_in_its_place(void **state) {
+    (void)state;
+    static const char *const names[] = {"registry.db", "registry.db-wal", "registry.db-shm"};
+    char path[128], victim[128], nothing[128];
+    path_of(victim, "victim");
+    path_of(nothing, "nothing");
+    for (size_t i = 0; i < CP_COUNT(names); i++) {
+        for (int what = 0; what < 4; what++) {
+            cp_autofree char *kept = NULL;
+            size_t n;
+            struct stat st;
+            empty_folder();
+            write_file("registry.db", fx.whole, fx.size);
+            write_file("victim", fx.whole, fx.size);
+            assert_int_equal(chmod(victim, 0644), 0);
+            path_of(path, names[i]);
+            (void)unlink(path);
+            if (what == 0) assert_int_equal(symlink(victim, path), 0);
+            if (what == 1) assert_int_equal(symlink(nothing, path), 0);
+            if (what == 2) assert_int_equal(link(victim, path), 0);
+            if (what == 3) assert_int_equal(symlink(names[i], path), 0);
+            open_it();
+            if (i > 0 || what == 2) assert_int_equal(look().execs, ROWS);
+            expect_service();
+            close_it();
+            assert_int_equal(lstat(path, &st) == 0 && !S_ISREG(st.st_mode), 0);
+            assert_int_equal(access(nothing, F_OK), -1);
+            assert_int_equal(stat(victim, &st), 0);
+            assert_int_equal(st.st_mode & 07777, 0644);
+            assert_int_equal(cp_read_file(victim, 64 << 20, &kept, &n), 0);
+            assert_int_equal(n, fx.size);
+            assert_memory_equal(kept, fx.whole, n);
+        }
+    }
+}
+
+static void put_generation(const char *time) {
+    char name[80];
+    snprintf(name, sizeof name, "registry.db.damaged-%s", time);
+    write_file(name, "x", 1);
+}
+
+/* The clock has been set back: those before it look newer. And what only looks like one of ours stays. */
+static void the_one_just_made_is_kept(void **state) {
+    (void)state;
+    static const char *const future[] = {"2999-01-01T00:00:00.000Z", "2999-01-02T00:00:00.000Z",
+                                         "2999-01-03T00:00:00.000Z", "2999-01-04T00:00:00.000Z"};
+    char path[128], text[16] = "";
+    cp_autofree char *moved = NULL;
+    for (size_t i = 0; i < CP_COUNT(future); i++) put_generation(future[i]);
+    put_generation("1999-my-own-notes-of-that-year");
+    put_generation("1999-01-01T00:00:00.000Z.gz");
+    write_file("registry.db", "the newest", 10);
+    path_of(path, "registry.db");
+    assert_int_equal(cp_move_aside(path, NULL, &moved), 0);
+    cp_autofd int fd = open(moved, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(fd, text, sizeof text), 10);
+    assert_int_equal(generations(), CP_ASIDE_KEPT + 2);
 }
 
 static void few_generations_are_kept(void **state) {
@@ -342,9 +405,10 @@ static void folder_removed_while_it_is_idle(void **state) {
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(every_page_at_the_start), T(the_header_byte_by_byte),   T(rows_that_are_none_of_ours),
-        T(truncated_at_the_start),  T(other_things_in_its_place), T(few_generations_are_kept),
-        T(every_page_at_run_time),  T(removed_while_it_runs),     T(folder_removed_while_it_is_idle),
+        T(every_page_at_the_start),   T(the_header_byte_by_byte),         T(rows_that_are_none_of_ours),
+        T(truncated_at_the_start),    T(other_things_in_its_place),       T(links_in_its_place),
+        T(the_one_just_made_is_kept), T(few_generations_are_kept),        T(every_page_at_run_time),
+        T(removed_while_it_runs),     T(folder_removed_while_it_is_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
