@@ -119,9 +119,9 @@ struct keeper {
     spawner spawner;
     books books;
     unsigned children_max, starts_max, spawn_limit_ms, kill_limit_ms;
-    uint64_t mark;   /* its number: what the marks of all its spawns share; 0: none can be set */
-    uint64_t spawns; /* that have a mark */
-    int lock;        /* of the state folder */
+    uint64_t mark;         /* its number: what the marks of all its spawns share; 0: none can be set */
+    uint64_t spawns;       /* that have a mark */
+    int lock, folder_lock; /* of the state folder; -1: none */
     int sigfd;
     cp_io sig_io;
 

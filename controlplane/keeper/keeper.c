@@ -56,8 +56,13 @@ static int open_signals(keeper *k, bool only_child) {
 }
 
 static int keeper_open(keeper *k, const cp_keeper_opts *opts, bool only_child, cp_err *err) {
-    *k =
-        (keeper){.opts = opts, .lock = -1, .sigfd = -1, .listener = -1, .chan = {.fd = -1}, .spawner = {.devnull = -1}};
+    *k = (keeper){.opts = opts,
+                  .lock = -1,
+                  .folder_lock = -1,
+                  .sigfd = -1,
+                  .listener = -1,
+                  .chan = {.fd = -1},
+                  .spawner = {.devnull = -1}};
     k->starts_max = opts->starts_max ? opts->starts_max : STARTS_MAX;
     k->spawn_limit_ms = opts->spawn_limit_ms ? opts->spawn_limit_ms : SPAWN_LIMIT_MS;
     k->kill_limit_ms = opts->kill_limit_ms ? opts->kill_limit_ms : KILL_LIMIT_MS;
@@ -84,6 +89,7 @@ static void keeper_close(keeper *k) {
     listener_end(k);
     cp_close(&k->sigfd);
     cp_close(&k->lock);
+    cp_close(&k->folder_lock);
     cp_loop_free(k->loop);
     spawner_fini(&k->spawner);
     books_free(&k->books);

@@ -116,20 +116,108 @@ static void test_x15_unkillable_server_and_another_term(void **state) {
 
 /* ---- the state folder ---- */
 
-static void test_state_folder(void **state) {
-    (void)state;
-    start_keeper(.state_dir = t.dir);
-    first_server();
+/* A keeper for the folder that the present one has is refused with these words. */
+static void another_is_refused(const char *words) {
     pid_t first = t.keeper;
     int first_err = t.err_pipe;
+    char want[160];
     t.err_pipe = -1;
     start_keeper(.state_dir = t.dir);
     assert_int_equal(finish(text), 1);
-    char want[96];
-    snprintf(want, sizeof want, "conflux: another conflux (pid %d) uses this state folder\n", (int)first);
+    snprintf(want, sizeof want, "conflux: another conflux%s uses the state folder %s\n", words, t.dir);
     assert_string_equal(text, want);
     t.keeper = first;
     t.err_pipe = first_err;
+}
+
+static void name_in_folder(char out[128], const char *name) {
+    assert_in_range(snprintf(out, 128, "%s/%s", t.dir, name), 1, 127);
+}
+
+/* Whichever of its files somebody has removed: the mark alone, the lock on the folder alone. */
+static void test_state_folder_without_its_files(void **state) {
+    (void)state;
+    char lock[128], mark[128], words[40];
+    start_keeper(.state_dir = t.dir);
+    first_server();
+    pid_t kid = spawn_kid("kid", "exec sleep 1000");
+    name_in_folder(lock, "keeper.lock");
+    name_in_folder(mark, "keeper.mark");
+    snprintf(words, sizeof words, " (pid %d)", (int)t.keeper);
+    assert_int_equal(unlink(lock), 0);
+    another_is_refused(words);
+    assert_int_equal(unlink(mark), 0);
+    another_is_refused("");
+    assert_true(alive(kid));
+    end_well();
+}
+
+/* The lock is on another folder then: the mark tells. */
+static void test_state_folder_that_was_moved(void **state) {
+    (void)state;
+    char from[128], to[128], other[160], words[40];
+    start_keeper(.state_dir = t.dir);
+    first_server();
+    pid_t kid = spawn_kid("kid", "exec sleep 1000");
+    snprintf(words, sizeof words, " (pid %d)", (int)t.keeper);
+    snprintf(other, sizeof other, "%s/sub", t.dir);
+    assert_int_equal(mkdir(other, 0700), 0);
+    name_in_folder(from, "keeper.mark");
+    name_in_folder(to, "sub/keeper.mark");
+    assert_int_equal(rename(from, to), 0);
+    char whole[sizeof t.dir];
+    memcpy(whole, t.dir, sizeof whole);
+    snprintf(t.dir, sizeof t.dir, "%.*s/sub", (int)sizeof t.dir - 8, whole);
+    another_is_refused(words);
+    memcpy(t.dir, whole, sizeof whole);
+    assert_true(alive(kid));
+    end_well();
+}
+
+/* What stands in the place of its files is moved aside; what it leads to stays as it was. */
+static void test_state_folder_with_strange_things(void **state) {
+    (void)state;
+    static const char *const names[] = {"keeper.lock", "keeper.mark"};
+    enum { LINK, DANGLING, HARD, PIPE, FOLDER, LOOP, SOCKET, KINDS };
+    char victim[128], nothing[128], path[128], kept[16];
+    name_in_folder(victim, "victim");
+    name_in_folder(nothing, "nothing");
+    for (int kind = 0; kind < KINDS; kind++) {
+        FILE *f = fopen(victim, "we");
+        assert_non_null(f);
+        assert_true(fputs("not ours\n", f) >= 0);
+        assert_int_equal(fclose(f), 0);
+        for (int i = 0; i < 2; i++) {
+            name_in_folder(path, names[i]);
+            (void)unlink(path);
+            if (kind == LINK) assert_int_equal(symlink(victim, path), 0);
+            if (kind == DANGLING) assert_int_equal(symlink(nothing, path), 0);
+            if (kind == HARD) assert_int_equal(link(victim, path), 0);
+            if (kind == PIPE) assert_int_equal(mkfifo(path, 0600), 0);
+            if (kind == FOLDER) assert_int_equal(mkdir(path, 0700), 0);
+            if (kind == LOOP) assert_int_equal(symlink(names[i], path), 0);
+            if (kind == SOCKET) assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+        }
+        start_keeper(.state_dir = t.dir);
+        first_server();
+        end_well();
+        assert_int_equal(access(nothing, F_OK), -1);
+        cp_autofd int fd = open(victim, O_RDONLY | O_CLOEXEC);
+        assert_int_equal(read(fd, kept, sizeof kept), 9);
+        assert_memory_equal(kept, "not ours\n", 9);
+        const char *told = strstr(text, "state.aside");
+        assert_non_null(told);
+        assert_non_null(strstr(told + 1, "state.aside"));
+    }
+}
+
+static void test_state_folder(void **state) {
+    (void)state;
+    char words[40];
+    start_keeper(.state_dir = t.dir);
+    first_server();
+    snprintf(words, sizeof words, " (pid %d)", (int)t.keeper);
+    another_is_refused(words);
     /* A keeper that is killed leaves its children; the next one sweeps them, and what they started. */
     pid_t kid = spawn_kid("kid", "(setsid sleep 1000 &); (exec prlimit --locks=9 sleep 1000) & echo up >&2;"
                                  "exec sleep 1000");
@@ -162,6 +250,9 @@ int main(int argc, char **argv) {
         TEST(test_x15_unkillable_server_has_a_deadline),
         TEST(test_x15_unkillable_server_and_another_term),
         TEST(test_state_folder),
+        TEST(test_state_folder_without_its_files),
+        TEST(test_state_folder_that_was_moved),
+        TEST(test_state_folder_with_strange_things),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
