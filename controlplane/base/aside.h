@@ -14,8 +14,8 @@ enum { CP_ASIDE_KEPT = 3 }; /* so many generations of a name are kept */
 int cp_folder_make(const char *path, mode_t mode);
 
 /* Moves aside what stands at path if it is no plain file, which is a regular one, by no link, and has no other name: to
- * open that might wait, and to write to it would change what is not ours. Says so in the log. 1: moved; 0: a plain file,
- * or nothing; -1. */
+ * open that might wait, and to write to it would change what is not ours. Says so in the log. 1: moved; 0: a plain
+ * file, or nothing; -1. */
 int cp_file_clear(const char *path);
 bool cp_is_plain(const struct stat *st); /* as lstat or fstat gives it */
 

@@ -33,7 +33,8 @@ static struct cp_db_file file_at(const char *path, int i) {
     return (struct cp_db_file){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
 }
 
-/* A pipe or a device would be waited for, and SQLite follows links. To be written to, a file has no other name either. */
+/* A pipe or a device would be waited for, and SQLite follows links. To be written to, a file has no other name either.
+ */
 static bool only_files(const char *path, bool to_write) {
     struct stat st;
     cp_autobuf cp_buf name = {0};

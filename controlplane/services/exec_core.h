@@ -134,6 +134,7 @@ void cp_exec_force_end(cp_exec *e);  /* ends it though the backend has not repor
 void cp_exec_tell(cp_exec *e);
 
 /* exec_start.c */
+bool cp_exec_made_id(cp_str id); /* of the form that we give to those without one of the client's. Pure */
 /* reopen: as this row has them; NULL: new ones. */
 int cp_exec_outputs(cp_exec *e, const cp_exec_row *reopen, cp_err *err);
 /* Name or uid to ids; blocks. *name is the account's name or NULL, owner frees. */

@@ -124,6 +124,16 @@ static void new_exec_id(char out[40]) {
     snprintf(out, 40, "exec_%013lld_%s", (long long)cp_wall_ms(), tail);
 }
 
+bool cp_exec_made_id(cp_str id) {
+    size_t digits = 0;
+    if (id.n < 5 + 13 + 1 + 8 || memcmp(id.p, "exec_", 5) != 0) return false;
+    while (5 + digits < id.n && id.p[5 + digits] >= '0' && id.p[5 + digits] <= '9') digits++;
+    if (digits < 13 || id.n != 5 + digits + 1 + 8 || id.p[5 + digits] != '_') return false;
+    for (size_t i = id.n - 8; i < id.n; i++)
+        if (!strchr("0123456789abcdefghijklmnopqrstuvwxyz", id.p[i]) || !id.p[i]) return false;
+    return true;
+}
+
 /* NULL: there is no memory for what the client has sent. */
 static cp_exec *from_spec(cp_services *s, const cp_exec_spec *spec, cp_err *err) {
     char id[40];

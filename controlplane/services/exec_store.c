@@ -380,16 +380,29 @@ static bool is_known(cp_services *s, cp_str id) {
     return cp_exec_find(s, id) || cp_session_inherits(s, text);
 }
 
-/* Logs that no row names: of calls that were under way when a former server died. */
+/* "~PID-N": on its way in or out (output.c, exec_text.c). */
+static bool is_passing(cp_str id) {
+    static const char digits[] = "0123456789";
+    cp_autofree char *text = cp_str_dup(id);
+    size_t pid = *text == '~' ? strspn(text + 1, digits) : 0;
+    const char *rest = text + 1 + pid;
+    return pid && *rest == '-' && rest[1] && !rest[1 + strspn(rest + 1, digits)];
+}
+
+/* Logs that no row names: of calls that were under way when a former server died. Only under names that we give: a
+ * folder that was there before us may hold other people's files, and an id of a client's has a row. */
 static void sweep_logs(cp_services *s) {
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/logs", s->state_dir);
-    DIR *d = opendir(cp_buf_z(&path));
+    cp_autofd int fd = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (!d) return;
+    (void)cp_take_fd(&fd);
     for (struct dirent *f; (f = readdir(d));) {
         size_t n = strlen(f->d_name);
         if (n < 5 || !is_suffix(f->d_name + n - 4)) continue;
-        if (!is_known(s, (cp_str){f->d_name, n - 4})) unlinkat(dirfd(d), f->d_name, 0);
+        cp_str id = {f->d_name, n - 4};
+        if ((is_passing(id) || cp_exec_made_id(id)) && !is_known(s, id)) unlinkat(dirfd(d), f->d_name, 0);
     }
     closedir(d);
 }

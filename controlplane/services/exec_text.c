@@ -148,11 +148,13 @@ void cp_exec_text_of_row(cp_exec *e, const cp_exec_row *row) {
 bool cp_exec_text_load(cp_exec *e) {
     cp_autobuf cp_buf path = {0};
     path_of(e, &path);
-    cp_autofd int fd = open(cp_buf_z(&path), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct stat st;
+    cp_autofd int fd = open(cp_buf_z(&path), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) return false;
     cp_autofree char *piece = cp_alloc(CP_COMMAND_WHOLE + 1);
     cp_sha256 sha;
     uint64_t total = 0;
-    ssize_t n = fd < 0 ? -1 : read(fd, piece, CP_COMMAND_WHOLE + 1);
+    ssize_t n = read(fd, piece, CP_COMMAND_WHOLE + 1);
     if (n <= CP_COMMAND_WHOLE) return false; /* not one of ours, which are longer */
     cp_exec_text_set(e, (cp_str){piece, (size_t)n}, NULL);
     cp_sha256_init(&sha);

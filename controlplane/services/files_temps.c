@@ -341,6 +341,23 @@ static fate sweep_slot(const struct entry *e, const char *name) {
     return f;
 }
 
+/* A page of ours begins with one of two words; or it did, and what follows is as it was written. */
+static bool is_page(const struct entry *e) {
+    return !e->taken || e->taken == TAKEN || (e->n <= sizeof e->text && e->sum == entry_sum(e));
+}
+
+/* A file under such a name may be somebody else's. */
+static bool is_record(int fd) {
+    cp_autofree struct entry *e = cp_alloc(sizeof *e);
+    for (unsigned slot = 0; slot < CP_TEMPS_MAX; slot++) {
+        memset(e, 0, sizeof *e);
+        ssize_t n = pread(fd, e, sizeof *e, (off_t)slot * SLOT);
+        if (n <= 0) return n == 0;
+        if (!is_page(e)) return false;
+    }
+    return true;
+}
+
 /* True: nothing that it names is left. */
 static bool sweep_slots(int fd, cp_temps_swept *out) {
     cp_autofree struct entry *e = cp_alloc(sizeof *e);
@@ -363,9 +380,9 @@ static bool sweep_slots(int fd, cp_temps_swept *out) {
 static void sweep_record(int state, const char *file, cp_temps_swept *out) {
     struct stat st;
     cp_autofd int fd = openat(state, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) return;
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()) return;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) return; /* its server lives */
-    if (sweep_slots(fd, out)) unlinkat(state, file, 0);
+    if (is_record(fd) && sweep_slots(fd, out)) unlinkat(state, file, 0);
 }
 
 void cp_temps_sweep(const char *state_dir, cp_temps_swept *out) {
@@ -373,7 +390,9 @@ void cp_temps_sweep(const char *state_dir, cp_temps_swept *out) {
     cp_autodir DIR *d = opendir(state_dir);
     if (!d) return;
     for (struct dirent *e; (e = cp_dir_next(d));) {
-        bool record = strncmp(e->d_name, PREFIX, strlen(PREFIX)) == 0 && strlen(e->d_name) == strlen(PREFIX) + RANDOM;
+        const char *hex = e->d_name + strlen(PREFIX);
+        bool record = strncmp(e->d_name, PREFIX, strlen(PREFIX)) == 0 && strlen(hex) == RANDOM &&
+                      strspn(hex, "0123456789abcdef") == RANDOM;
         if (record) sweep_record(dirfd(d), e->d_name, out);
     }
 }

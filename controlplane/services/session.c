@@ -13,7 +13,6 @@
 #include "services/events.h"
 #include "services/exec_core.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -223,7 +222,7 @@ static struct cp_session *session_new(cp_services *svc, const cp_session_spec *s
     }
     if (make_room(svc->sessions, svc->config->max_sessions, err) < 0) return NULL;
     struct cp_session *s = session_blank(svc, spec->id);
-    cp_random_hex(s->token, 12);
+    cp_random_hex(s->token, SESSION_TOKEN);
     s->start_cwd = cp_str_dup(spec->cwd.n ? spec->cwd : cp_str_of(svc->workspace));
     s->env = make_env(svc, spec, err);
     s->command_timeout_ms = spec->command_timeout_ms;
@@ -495,29 +494,11 @@ static void open_base(cp_services *svc) {
                CP_KVZ("error", err.msg));
 }
 
-static bool token_in_use(const struct cp_sessions *t, const char *token) {
-    for (const struct cp_session *s = t->first; s; s = s->next)
-        if (strcmp(s->token, token) == 0) return true;
-    return false;
-}
-
-static void sweep(const struct cp_sessions *t, const char *base) {
-    DIR *d = opendir(base);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));) {
-        if (e->d_name[0] == '.' || token_in_use(t, e->d_name)) continue;
-        cp_autobuf cp_buf path = {0};
-        cp_buf_addf(&path, "%s/%s", base, e->d_name);
-        session_folder_remove(cp_buf_z(&path));
-    }
-    closedir(d);
-}
-
 /* A server that was killed had --child-user, and this one has not, or the other way round. */
 static void sweep_other_base(const cp_services *svc) {
     cp_autofree char *base = base_path(svc, !svc->sessions->set_user);
     if (!is_ours(base)) return;
-    sweep(svc->sessions, base);
+    session_folders_sweep(svc->sessions, base);
     rmdir(base);
 }
 
@@ -584,7 +565,7 @@ int cp_sessions_open(cp_services *svc, cp_err *err) {
         free(held);
     }
     if (r < 0) return -1;
-    sweep(t, t->base);
+    session_folders_sweep(t, t->base);
     sweep_other_base(svc);
     return agree_with_registry(svc, err);
 }

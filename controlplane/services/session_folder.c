@@ -235,18 +235,50 @@ int session_folder_open(struct cp_session *s, bool existing, cp_err *err) {
 
 /* ---- the end ---- */
 
-/* The record first: its name is known from the folder only. */
+static bool all_of(const char *text, const char *set) { return *text && !text[strspn(text, set)]; }
+
+/* A name of ours in a session's folder: s, x, c, or that of a command's FIFO. */
+static bool is_our_name(const char *name) {
+    return strchr("sxc", *name) ? !name[1] : strchr("oeig", *name) && all_of(name + 1, "0123456789");
+}
+
+/* The record first: its name is known from the folder only. Somebody may have put a link in the place of the folder, or
+ * things of his own into it: what we have not made stays. */
 void session_folder_remove(const char *path) {
-    DIR *d = opendir(path);
     const char *token = strrchr(path, '/');
+    cp_autofd int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     cp_autobuf cp_buf record = {0};
     record_path(&record, token ? token + 1 : path);
-    (void)unlink(cp_buf_z(&record));
+    if (fd >= 0 || errno == ENOENT) (void)unlink(cp_buf_z(&record));
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (!d) return;
+    (void)cp_take_fd(&fd);
     for (struct dirent *e; (e = readdir(d));)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) (void)unlinkat(dirfd(d), e->d_name, 0);
+        if (is_our_name(e->d_name)) (void)unlinkat(dirfd(d), e->d_name, 0);
     closedir(d);
     (void)rmdir(path); /* what stays is nobody's: the next start sweeps */
+}
+
+static bool is_token(const char *name) { return strlen(name) == SESSION_TOKEN && all_of(name, "0123456789abcdef"); }
+
+static bool token_in_use(const struct cp_sessions *t, const char *token) {
+    for (const struct cp_session *s = t->first; s; s = s->next)
+        if (strcmp(s->token, token) == 0) return true;
+    return false;
+}
+
+void session_folders_sweep(const struct cp_sessions *t, const char *base) {
+    cp_autofd int fd = open(base, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) return;
+    (void)cp_take_fd(&fd);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!is_token(e->d_name) || token_in_use(t, e->d_name)) continue;
+        cp_autobuf cp_buf path = {0};
+        cp_buf_addf(&path, "%s/%s", base, e->d_name);
+        session_folder_remove(cp_buf_z(&path));
+    }
+    closedir(d);
 }
 
 void session_folder_close(struct cp_session *s, bool remove) {

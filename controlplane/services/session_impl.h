@@ -19,6 +19,7 @@ enum {
     CP_SESSION_PID_MS = 5000,       /* a subshell that has not reported by then never will */
     CP_SESSION_RECORD_KEEP = 65536, /* a record file that grew beyond is cut */
     CP_SESSION_EXPORTS_MAX = 4 << 20,
+    SESSION_TOKEN = 12, /* hexadecimal digits */
 };
 
 struct cp_session;
@@ -91,7 +92,7 @@ typedef enum { SHELL_NONE, SHELL_SPAWNING, SHELL_READY, SHELL_DYING } session_sh
 struct cp_session {
     cp_services *svc;
     char *id;
-    char token[13]; /* its folder */
+    char token[SESSION_TOKEN + 1]; /* its folder */
     struct cp_session *prev, *next, *hash_next;
     bool listed;
     bool announced; /* session.created has been recorded, with its row */
@@ -199,7 +200,10 @@ int session_folder_open(struct cp_session *s, bool existing, cp_err *err);
 int session_folder_mend(struct cp_session *s, cp_err *err);
 int session_folder_fail(struct cp_session *s, cp_err *err); /* -1, by errno */
 void session_folder_close(struct cp_session *s, bool remove);
+/* What we have made in a folder of ours, and the folder if that is empty then. A link is not followed. Any thread. */
 void session_folder_remove(const char *path);
+/* The folders below `base` that no session has, by their names: others are not ours. */
+void session_folders_sweep(const struct cp_sessions *t, const char *base);
 void session_name_clear(struct cp_session *s, const char *name);
 int session_fifo(struct cp_session *s, const char *name, int flags,
                  cp_err *err); /* makes it if needed, opens; fd or -1 */

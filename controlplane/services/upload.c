@@ -57,6 +57,10 @@ int cp_uploads_dir(cp_uploads *u) {
     return open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+static void record_path(const cp_uploads *u, const char *file, cp_buf *out) {
+    cp_buf_addf(out, "%s/uploads/%s", u->svc->state_dir, file);
+}
+
 static int lock(int fd, cp_upload_how how) {
     int rc;
     if (how == CP_UPLOAD_PEEK) return 0;
@@ -65,32 +69,36 @@ static int lock(int fd, cp_upload_how how) {
     return rc;
 }
 
-/* Something else in the place of a record, or one that somebody has closed to us. True: out of the way. */
-static bool put_right(int dir, const char *file) {
+/* What a client asks for by its id must work: something else in the place of a record is moved aside, one that somebody
+ * has closed to us is opened again. True: out of the way. */
+static bool put_right(const cp_uploads *u, int dir, const char *file) {
     struct stat st;
+    cp_autobuf cp_buf path = {0};
     if (fstatat(dir, file, &st, AT_SYMLINK_NOFOLLOW) < 0) return false;
-    if (S_ISREG(st.st_mode)) return (st.st_mode & 0600) != 0600 && fchmodat(dir, file, 0600, 0) == 0;
-    return unlinkat(dir, file, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0) == 0;
+    if (cp_is_plain(&st)) return (st.st_mode & 0600) != 0600 && fchmodat(dir, file, 0600, 0) == 0;
+    record_path(u, file, &path);
+    return cp_file_clear(cp_buf_z(&path)) == 1;
 }
 
-static int open_record(int dir, const char *file, int flags) {
+static int open_record(const cp_uploads *u, int dir, const char *file, cp_upload_how how) {
     struct stat st;
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (how == CP_UPLOAD_CREATE ? O_CREAT : 0);
+    bool asked_for = how == CP_UPLOAD_CREATE || how == CP_UPLOAD_WAIT;
     cp_as_self;
     for (int tries = 0;; tries++) {
-        cp_autofd int fd = openat(dir, file, flags | O_NONBLOCK, 0600);
-        if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return cp_take_fd(&fd);
+        cp_autofd int fd = openat(dir, file, flags, 0600);
+        if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink <= 1) return cp_take_fd(&fd);
         int sys = fd >= 0 ? ENOTSUP : errno;
-        if (tries || sys == ENOENT || !put_right(dir, file)) return errno = sys, -1;
+        if (tries || sys == ENOENT || !asked_for || !put_right(u, dir, file)) return errno = sys, -1;
     }
 }
 
 static int lock_record(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *p) {
     struct stat st;
     cp_autofd int dir = cp_uploads_dir(u);
-    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (how == CP_UPLOAD_CREATE ? O_CREAT : 0);
     if (dir < 0) return -1;
     for (;;) {
-        cp_autofd int fd = open_record(dir, file, flags);
+        cp_autofd int fd = open_record(u, dir, file, how);
         if (fd < 0) return errno == ENOENT ? 0 : -1;
         if (lock(fd, how) < 0 || fstat(fd, &st) < 0) return -1;
         if (st.st_nlink == 0) continue; /* removed while we waited */
@@ -141,27 +149,45 @@ bool cp_upload_record_parse(cp_str text, cp_upload *out) {
     return true;
 }
 
+/* 1: one of ours, which is empty before it is begun; 0: a file of somebody else's. */
 static int read_record(const cp_uploads *u, cp_upload *p) {
     enum { SIZE = 2 * CP_PATH_MAX + 128 };
     cp_autofree char *text = cp_realloc(NULL, SIZE); /* the stacks of HTTP workers are small */
     ssize_t n = pread(p->fd, text, SIZE, 0);
     if (n < 0) return -1;
-    if (!cp_upload_record_parse((cp_str){text, (size_t)n}, p)) return 0;
+    if (!cp_upload_record_parse((cp_str){text, (size_t)n}, p)) return n == 0;
     uint64_t said = p->state.size;
     p->state.size = 0;
     if (look_at_file(u, p) < 0) return -1;
     p->state.complete = p->last && !p->present;
     if (p->state.complete) p->state.size = said;
+    return 1;
+}
+
+/* 0, or -1 with errno. */
+static int make_way(const cp_uploads *u, const char *file) {
+    cp_autobuf cp_buf path = {0};
+    cp_autofree char *moved = NULL;
+    record_path(u, file, &path);
+    cp_as_self;
+    if (cp_move_aside(cp_buf_z(&path), NULL, &moved) < 0) return -1;
+    cp_log(CP_LOG_ERROR, "state.aside", "something else stood in the place of a file; it was moved aside",
+           CP_KVZ("moved_to", moved));
     return 0;
 }
 
 int cp_upload_open(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out) {
-    int got = lock_record(u, file, how, out);
-    if (got <= 0) return got;
-    if (read_record(u, out) == 0) return 1;
-    int sys = errno;
-    cp_close(&out->fd);
-    return errno = sys, -1;
+    for (;;) {
+        int got = lock_record(u, file, how, out);
+        if (got <= 0) return got;
+        got = read_record(u, out);
+        if (got > 0) return got;
+        int sys = errno;
+        if (got == 0 && how == CP_UPLOAD_CREATE && make_way(u, file) < 0) sys = errno, got = -1;
+        cp_close(&out->fd);
+        if (got < 0) return errno = sys, -1;
+        if (how != CP_UPLOAD_CREATE) return 0;
+    }
 }
 
 void cp_upload_remove(cp_uploads *u, cp_upload *p) {

@@ -31,8 +31,8 @@ typedef struct cp_upload {
 static inline void cp_autoupload_(cp_upload *p) { cp_close(&p->fd); }
 #define cp_autoupload __attribute__((cleanup(cp_autoupload_)))
 
-/* What a record says: begun, paths, head, last; state.size as it was when all had been received. False: it was cut
- * short by a crash, before anything had been received. Pure. */
+/* What a record says: begun, paths, head, last; state.size as it was when all had been received. False: it is
+ * empty, as before anything had been received, or no record. Pure. */
 bool cp_upload_record_parse(cp_str text, cp_upload *out);
 /* The folder of the records, for the caller to close; made when it is first needed (a full disk must not keep a server
  * from starting), and again when it is gone. -1 with errno. */
@@ -40,7 +40,8 @@ int cp_uploads_dir(cp_uploads *u);
 
 /* CREATE: it need not be there; WAIT for the lock; TRY: EWOULDBLOCK when somebody has it; PEEK: read it without. */
 typedef enum { CP_UPLOAD_CREATE, CP_UPLOAD_WAIT, CP_UPLOAD_TRY, CP_UPLOAD_PEEK } cp_upload_how;
-/* Opens, locks and reads a record. 1; 0 when there is none; -1 with errno. */
+/* Opens, locks and reads a record. 1; 0 when there is none, or a file that is none; -1 with errno. What stands in the
+ * place of one that a client asks for (CREATE, and WAIT where it is no file) is moved aside. */
 int cp_upload_open(cp_uploads *u, const char *file, cp_upload_how how, cp_upload *out);
 /* The record and its temporary file; the counts are the caller's. */
 void cp_upload_remove(cp_uploads *u, cp_upload *p);

@@ -46,7 +46,9 @@ static void look(sweep *s) {
     cp_autofree cp_upload *p = cp_alloc(sizeof *p); /* the stacks of HTTP workers are small */
     if (!d) return;
     for (struct dirent *e; (e = cp_dir_next(d));) {
-        if (strlen(e->d_name) >= sizeof p->file || cp_upload_open(s->u, e->d_name, CP_UPLOAD_PEEK, p) <= 0) continue;
+        if (strlen(e->d_name) >= sizeof p->file || strncmp(e->d_name, "u-", 2) != 0) continue;
+        if (!cp_upload_id_valid(cp_str_of(e->d_name + 2)) || cp_upload_open(s->u, e->d_name, CP_UPLOAD_PEEK, p) <= 0)
+            continue;
         note(s, p);
         cp_close(&p->fd);
     }

@@ -250,12 +250,21 @@ static void ended_child_gets_its_status(void **state) {
     run_free(&r);
 }
 
+static bool has_log(const char *id) {
+    cp_autobuf cp_buf path = {0};
+    cp_buf_addf(&path, "%s/logs/%s.out", fx.dir, id);
+    return access(cp_buf_z(&path), F_OK) == 0;
+}
+
 static void history_is_there(void **state) {
     (void)state;
     struct run r;
     write_row("p3", "ended", NULL);
     write_log("p3", "kept\n");
-    write_log("stray", "of a call that no row names");
+    write_log("exec_1700000000000_0123abcd", "of a call that no row names");
+    write_log("~12-3", "that was being taken away");
+    write_log("build", "somebody else's");
+    write_log("exec_1700000000000_0123abcde", "somebody else's too");
     open_services();
     watch(&r, "p3");
     run_wait(&r);
@@ -264,9 +273,10 @@ static void history_is_there(void **state) {
     expect_out(&r, "kept\n");
     assert_true(cp_output_ended(r.e->out[0]));
     run_free(&r);
-    cp_autobuf cp_buf path = {0};
-    cp_buf_addf(&path, "%s/logs/stray.out", fx.dir);
-    assert_int_equal(access(cp_buf_z(&path), F_OK), -1);
+    assert_false(has_log("exec_1700000000000_0123abcd"));
+    assert_false(has_log("~12-3"));
+    assert_true(has_log("build"));
+    assert_true(has_log("exec_1700000000000_0123abcde"));
 }
 
 /* Neither the keeper nor the row knows how it ended: that is what the client is told, and it does not run again. */

@@ -306,6 +306,19 @@ static void test_damaged_record(void **state) {
     }
 }
 
+/* Somebody else's file, under a name that one of ours might have. */
+static void test_not_a_record(void **state) {
+    (void)state;
+    static const char *const names[] = {"temps-0123456789abcdef", "temps-my-own-writings"};
+    cp_autodir DIR *d = opendir(state_dir);
+    for (size_t i = 0; i < CP_COUNT(names); i++) {
+        cp_autofd int fd = openat(dirfd(d), names[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        assert_int_equal(write(fd, "mine", 4), 4);
+    }
+    (void)sweep();
+    for (size_t i = 0; i < CP_COUNT(names); i++) assert_int_equal(unlinkat(dirfd(d), names[i], 0), 0);
+}
+
 /* Its path is longer than a call takes: found by walking down. */
 static void test_deep(void **state) {
     (void)state;
@@ -360,17 +373,9 @@ static void test_operations_give_back(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-        T(test_every_kind),
-        T(test_not_what_was_made),
-        T(test_no_link_on_the_way),
-        T(test_folder_gone),
-        T(test_living_server),
-        T(test_ended_in_order),
-        T(test_removal_fails),
-        T(test_more_than_slots),
-        T(test_record_fails),
-        T(test_damaged_record),
-        T(test_deep),
+        T(test_every_kind),           T(test_not_what_was_made), T(test_no_link_on_the_way), T(test_folder_gone),
+        T(test_living_server),        T(test_ended_in_order),    T(test_removal_fails),      T(test_more_than_slots),
+        T(test_record_fails),         T(test_damaged_record),    T(test_not_a_record),       T(test_deep),
         T(test_operations_give_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

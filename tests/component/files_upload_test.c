@@ -356,6 +356,53 @@ static void abandoned_ones_go(void **state) {
     assert_int_equal(temporaries(), 0);
 }
 
+static void record_of(char out[CP_PATH_MAX], const char *name) {
+    snprintf(out, CP_PATH_MAX, "%s/uploads/%s", fx.svc.state_dir, name);
+}
+
+static void write_mine(const char *name) {
+    char path[CP_PATH_MAX];
+    record_of(path, name);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs("mine", f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    aged(path, fx.config.upload_age + 1);
+}
+
+/* Files in the folder of the records that are none stay, whatever they are called, and so does what a link leads to. An
+ * upload whose record would have such a name moves it aside. */
+static void what_is_no_record_stays(void **state) {
+    (void)state;
+    static const char *const names[] = {"photo.jpg", "u-photo", "u-"};
+    char path[CP_PATH_MAX], link[CP_PATH_MAX];
+    struct stat st;
+    assert_int_equal(put("first", "f", 0, "x", true), 200);
+    for (size_t i = 0; i < CP_COUNT(names); i++) write_mine(names[i]);
+    record_of(path, "photo.jpg");
+    record_of(link, "u-link");
+    assert_int_equal(symlink(path, link), 0);
+    cp_uploads_sweep(fx.svc.uploads, 0, 0);
+    for (size_t i = 0; i < CP_COUNT(names); i++) {
+        record_of(path, names[i]);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, 4);
+    }
+    assert_int_equal(lstat(link, &st), 0);
+    assert_int_equal(get("photo"), 404);
+    assert_int_equal(put("photo", "f2", 0, "x", false), 200);
+    assert_int_equal(put("link", "f3", 0, "x", false), 200);
+    assert_int_equal(get("photo"), 200);
+    unsigned kept = 0;
+    record_of(path, "");
+    cp_autodir DIR *d = opendir(path);
+    for (struct dirent *e; (e = cp_dir_next(d));) kept += strstr(e->d_name, ".damaged-") != NULL;
+    assert_int_equal(kept, 2);
+    record_of(path, "photo.jpg");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 4);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -374,6 +421,7 @@ int main(void) {
         T(too_many),
         T(too_many_bytes),
         T(abandoned_ones_go),
+        T(what_is_no_record_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
