@@ -3,8 +3,15 @@
  * by one.
  *
  * Work may hang: a lock that is held, a file system that has gone. So an owner runs at most `most` pieces at a time,
- * and an owner that runs nothing gets a thread beyond `most`, up to `bound`, when none is free: those who hang keep
- * their own share and no more. Threads beyond `most` end after LINGER_S without work.
+ * and where `most` pieces run and some of them hang, others run beside them, up to `bound`, each of an owner that runs
+ * nothing: those who hang keep their own share and no more.
+ *
+ * Work that computes does not hang, and more threads would only slow it down. So while work waits that may not run yet,
+ * one of the idle threads, the watcher, looks at those that run: whose processor time has not advanced between two
+ * looks, and who is not waiting for a processor, is blocked. At most `most` that are not blocked run at a time. A look
+ * may err for the length of one piece: who was blocked may compute again, beside the one that was let in for him.
+ *
+ * Threads end after LINGER_S without work, but for the one that a lane keeps. Their stacks go back to the system then.
  *
  * A lane whose first thread cannot start (the table of processes is full) hands its work to the lane of files, which
  * has had one since the beginning. */
@@ -16,11 +23,26 @@
 #include "base/thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { STACK = 256 * 1024, LINGER_S = 10, BUCKETS = 64, THREADS_MAX = 256, BEYOND = 8 };
+enum {
+    STACK = 256 * 1024,
+    LINGER_S = 3,
+    BUCKETS = 64,
+    THREADS_MAX = 256, /* of a pool, but for the first `most` of each lane */
+    BEYOND = 8,
+    FEW = 2,
+    NICE = 10,
+    LOOK_FIRST_MS = 5, /* twice as long after each look that has found nothing new */
+    LOOK_LAST_MS = 80,
+};
 
 typedef struct cp_work_queue {
     struct lane *lane;
@@ -31,12 +53,26 @@ typedef struct cp_work_queue {
     struct cp_work_queue *hash_next;
 } queue;
 
+/* A thread that is at a piece of work. */
+typedef struct worker {
+    struct worker *next, *prev;
+    clockid_t clock; /* its processor time */
+    pid_t tid;
+    uint64_t spent; /* ns of it, at the last look; UINT64_MAX: not looked at since the piece began */
+    bool blocked;   /* it was, at the last look */
+} worker;
+
 struct lane {
     cp_workers *pool;
     cp_cond cond;
     queue *first, *last; /* the ring */
     queue *buckets[BUCKETS];
-    unsigned waiting, idle, started, most, bound;
+    worker *working;
+    unsigned waiting, idle, started, running, blocked, most, bound, kept;
+    bool yields;   /* its threads leave the processors to all others */
+    bool watched;  /* one of the idle is the watcher */
+    uint64_t look; /* cp_now_ms of the next look */
+    unsigned look_ms;
 };
 
 struct cp_workers {
@@ -117,19 +153,79 @@ static void take(cp_work *w) {
     if (!q->head) leave_ring(q);
 }
 
+/* ---- who is blocked ---- */
+
+/* It waits for a processor, or has one. Where that cannot be told, its clock alone says. */
+static bool runnable(const worker *w) {
+    char path[48], text[128];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)w->tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')'); /* proc(5): the name before it may hold anything, what follows does not */
+    return name_end && strncmp(name_end, ") R", 3) == 0;
+}
+
+static bool is_blocked(worker *w) {
+    struct timespec t;
+    if (clock_gettime(w->clock, &t) < 0) return false;
+    uint64_t spent = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+    bool same = spent == w->spent;
+    w->spent = spent;
+    return same && (w->blocked || !runnable(w));
+}
+
+static void look(struct lane *l) {
+    unsigned before = l->blocked;
+    for (worker *w = l->working; w; w = w->next) {
+        l->blocked -= w->blocked;
+        w->blocked = is_blocked(w);
+        l->blocked += w->blocked;
+    }
+    l->look_ms = l->blocked != before ? LOOK_FIRST_MS : l->look_ms * 2 < LOOK_LAST_MS ? l->look_ms * 2 : LOOK_LAST_MS;
+    l->look = cp_now_ms() + l->look_ms;
+}
+
+static bool crowded(const struct lane *l) { return l->running >= l->most; }
+/* More would compute than the lane may. */
+static bool closed(const struct lane *l) { return l->running - l->blocked >= l->most; }
+
 /* Of the owner whose turn it is; those that run their full share are passed over, and each of them holds a thread. */
 static cp_work *turn(struct lane *l) {
+    if (crowded(l) && l->blocked && cp_now_ms() >= l->look) look(l); /* they may compute by now */
+    if (closed(l)) return NULL;
+    unsigned share = crowded(l) ? 1 : l->most;
     queue *q = l->first;
-    while (q && q->running >= l->most) q = q->next;
+    while (q && q->running >= share) q = q->next;
     if (!q) return NULL;
     cp_work *w = q->head;
     take(w);
     q->running++;
+    l->running++;
     if (q->head) {
         leave_ring(q);
         join_ring(q);
     }
     return w;
+}
+
+static void begin_work(struct lane *l, worker *w) {
+    w->spent = UINT64_MAX;
+    w->prev = NULL;
+    w->next = l->working;
+    if (w->next) w->next->prev = w;
+    l->working = w;
+}
+
+static void end_work(struct lane *l, worker *w) {
+    if (w->prev) w->prev->next = w->next;
+    else l->working = w->next;
+    if (w->next) w->next->prev = w->prev;
+    l->blocked -= w->blocked;
+    w->blocked = false;
+    l->running--;
 }
 
 /* ---- threads ---- */
@@ -140,19 +236,38 @@ static void post_done(cp_task *t) {
     w->done(w);
 }
 
-/* False: nothing has come for long, and others are there. */
-static bool wait_for_work(struct lane *l) {
-    struct timespec until;
-    bool in_time = true, extra = l->started > l->most;
-    if (extra) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += LINGER_S;
+/* Work waits, and may not run yet. */
+static void watch(struct lane *l) {
+    l->watched = true;
+    l->look_ms = LOOK_FIRST_MS;
+    l->look = cp_now_ms() + l->look_ms;
+    while (l->waiting && closed(l) && !l->pool->dropping) {
+        struct timespec until = {.tv_sec = (time_t)(l->look / 1000), .tv_nsec = (long)(l->look % 1000) * 1000000};
+        cp_cond_wait_until(&l->cond, &l->pool->mu, &until);
+        if (cp_now_ms() >= l->look) look(l);
     }
+    l->watched = false;
+}
+
+static bool rest(struct lane *l) {
+    struct timespec until;
+    if (l->started <= l->kept) {
+        cp_cond_wait(&l->cond, &l->pool->mu);
+        return true;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += LINGER_S;
+    return cp_cond_wait_until(&l->cond, &l->pool->mu, &until) || l->started <= l->kept;
+}
+
+/* False: nothing has come for long, and the lane keeps others, or none. */
+static bool wait_for_work(struct lane *l) {
+    bool stays = true;
     l->idle++;
-    if (extra) in_time = cp_cond_wait_until(&l->cond, &l->pool->mu, &until);
-    else cp_cond_wait(&l->cond, &l->pool->mu);
+    if (l->waiting && closed(l) && !l->watched) watch(l);
+    else stays = rest(l);
     l->idle--;
-    return in_time || l->started <= l->most;
+    return stays;
 }
 
 static cp_work *next_work(struct lane *l) {
@@ -179,16 +294,33 @@ static void leave(struct lane *l) {
     if (joins) pthread_join(before, NULL);
 }
 
+/* Best effort: where the priority cannot be lowered, it is that of the others. */
+static void begin_thread(const struct lane *l, worker *self) {
+    *self = (worker){.tid = gettid()};
+    (void)pthread_getcpuclockid(pthread_self(), &self->clock);
+    errno = 0;
+    int now = l->yields ? getpriority(PRIO_PROCESS, 0) : 0;
+    if (l->yields && errno == 0) (void)setpriority(PRIO_PROCESS, (id_t)self->tid, now + NICE);
+}
+
+static void provide(struct lane *l);
+
 static void *worker_main(void *arg) {
     struct lane *l = arg;
     cp_workers *p = l->pool;
+    worker self;
+    begin_thread(l, &self);
     pthread_mutex_lock(&p->mu);
+    l->idle--;
     for (cp_work *w; (w = next_work(l));) {
         queue *q = w->queue;
         bool told = w->done != NULL; /* else it may be gone afterwards */
+        begin_work(l, &self);
+        provide(l);
         pthread_mutex_unlock(&p->mu);
         w->run(w);
         pthread_mutex_lock(&p->mu);
+        end_work(l, &self);
         if (told) w->queue = NULL;
         q->running--;
         if (q->head && l->idle) cp_cond_signal(&l->cond); /* it may have been passed over */
@@ -201,37 +333,53 @@ static void *worker_main(void *arg) {
 
 static int start_thread(struct lane *l) {
     pthread_t thread;
-    if (l->pool->threads >= THREADS_MAX) return EAGAIN;
+    if (l->started >= l->most && l->pool->threads >= THREADS_MAX) return EAGAIN;
     int rc = cp_thread_start(&thread, STACK, worker_main, l);
     if (rc) return rc;
+    l->idle++; /* until it has begun, too */
     l->started++;
     l->pool->threads++;
     return 0;
 }
 
-/* That more cannot start only makes the lane smaller. */
-static void need_thread(queue *q) {
-    struct lane *l = q->lane;
-    bool beyond = l->started < l->bound && !q->running && q->head == q->tail;
-    if (l->idle >= l->waiting) return;
-    if (l->started < l->most || beyond) start_thread(l);
+/* Somebody takes what waits, or watches until it may run. That more cannot start only makes the lane smaller. */
+static void provide(struct lane *l) {
+    if (!l->waiting) return;
+    bool more = l->idle < l->waiting && (l->started < l->most || !l->idle);
+    if (more && l->started < l->bound) start_thread(l);
+    if (l->idle && !(l->watched && closed(l))) cp_cond_signal(&l->cond);
 }
 
-static void init_lane(cp_workers *p, cp_lane which, unsigned most) {
+static unsigned processors(void) {
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : FEW;
+    return n > FEW ? (unsigned)n : FEW;
+}
+
+static void init_lane(cp_workers *p, cp_lane which, unsigned most, unsigned kept) {
     struct lane *l = &p->lanes[which];
     l->pool = p;
     l->most = most;
     l->bound = most * BEYOND;
+    l->kept = kept;
+}
+
+static void init_bulk_lane(cp_workers *p, cp_lane which, unsigned most) {
+    init_lane(p, which, most, 0);
+    p->lanes[which].yields = true;
+    p->lanes[which].bound = THREADS_MAX;
 }
 
 cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
     cp_workers *p = cp_new(cp_workers);
     p->loop = loop;
     pthread_mutex_init(&p->mu, NULL);
-    init_lane(p, CP_LANE_FILES, threads);
-    init_lane(p, CP_LANE_OUTPUT, 2);
-    init_lane(p, CP_LANE_LOOKUP, 2);
-    init_lane(p, CP_LANE_COMPUTE, 2);
+    init_lane(p, CP_LANE_FILES, threads, 1);
+    init_lane(p, CP_LANE_OUTPUT, FEW, 1);
+    init_lane(p, CP_LANE_LOOKUP, FEW, 1);
+    init_lane(p, CP_LANE_COMPUTE, FEW, 1);
+    init_bulk_lane(p, CP_LANE_BODIES, threads);
+    init_bulk_lane(p, CP_LANE_BULK, processors());
     pthread_mutex_lock(&p->mu);
     int rc = start_thread(&p->lanes[CP_LANE_FILES]);
     pthread_mutex_unlock(&p->mu);
@@ -253,8 +401,7 @@ void cp_workers_submit_to(cp_workers *p, cp_lane lane, uint64_t owner, cp_work *
     if (!l->started && !p->dropping && start_thread(l) != 0) l = &p->lanes[CP_LANE_FILES];
     queue *q = queue_of(l, owner);
     add(q, w);
-    if (!p->dropping) need_thread(q);
-    cp_cond_signal(&l->cond);
+    if (!p->dropping) provide(l);
     pthread_mutex_unlock(&p->mu);
 }
 

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static cp_loop *loop;
@@ -224,6 +225,74 @@ static void owners_take_turns(void **state) {
     for (size_t i = 0; i < CP_COUNT(first); i++) assert_int_equal(started_order[i], first[i]);
 }
 
+/* Work that takes 20 ms of a processor, and how much of it runs at once. */
+static atomic_uint computing, most_computing;
+static void compute(cp_work *w) {
+    struct timespec t;
+    unsigned now = atomic_fetch_add(&computing, 1) + 1, most = atomic_load(&most_computing);
+    while (now > most && !atomic_compare_exchange_weak(&most_computing, &most, now)) continue;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    for (uint64_t until = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000 + 20, ms = 0; ms < until;) {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        ms = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    }
+    atomic_fetch_sub(&computing, 1);
+    job_run(w);
+}
+
+/* Twenty-four owners: were they thought to hang, each would have a thread. */
+static void work_that_computes_gets_no_threads_beyond_those_of_its_lane(void **state) {
+    (void)state;
+    atomic_store(&most_computing, 0);
+    for (int i = 0; i < 24; i++)
+        cp_workers_submit_to(pool, CP_LANE_FILES, (uint64_t)(10 + i), &jobs[i].work, compute, job_done);
+    drain(24);
+    assert_in_range(atomic_load(&most_computing), 1, 2 * THREADS); /* 3; more if one is late to be seen to compute */
+}
+
+static void work_that_hangs_in_a_lane_for_bulk_keeps_no_other_owner_waiting(void **state) {
+    (void)state;
+    for (cp_lane lane = CP_LANE_BODIES; lane <= CP_LANE_BULK; lane++) {
+        int done = done_count;
+        pthread_mutex_lock(&gate);
+        atomic_store(&hanging, 0);
+        for (int i = 0; i < 24; i++)
+            cp_workers_submit_to(pool, lane, (uint64_t)(10 + i), &jobs[done + i].work, hang, job_done);
+        for (uint64_t deadline = cp_now_ms() + 20000; atomic_load(&hanging) < 24; sched_yield())
+            assert_true(cp_now_ms() < deadline);
+        pthread_mutex_unlock(&gate);
+        drain(done + 24);
+    }
+}
+
+static int threads(void) {
+    char line[128];
+    int n = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "Threads:", 8) == 0) n = (int)strtol(line + 8, NULL, 10);
+    if (f) fclose(f);
+    return n;
+}
+
+static void threads_end_when_there_is_nothing_to_do(void **state) {
+    (void)state;
+    int before = threads();
+    pthread_mutex_lock(&gate);
+    atomic_store(&hanging, 0);
+    for (int i = 0; i < 12; i++)
+        cp_workers_submit_to(pool, i % 2 ? CP_LANE_FILES : CP_LANE_BULK, (uint64_t)(10 + i), &jobs[i].work, hang,
+                             job_done);
+    while (atomic_load(&hanging) < 12) sched_yield();
+    assert_true(threads() >= before + 11);
+    pthread_mutex_unlock(&gate);
+    drain(12);
+    for (uint64_t deadline = cp_now_ms() + 60000; threads() > before; cp_loop_once(loop, 50))
+        assert_true(cp_now_ms() < deadline);
+    cp_workers_submit_to(pool, CP_LANE_BULK, 9, &jobs[12].work, job_run, job_done); /* they come again */
+    drain(13);
+}
+
 static void what_has_not_begun_can_be_withdrawn(void **state) {
     (void)state;
     cp_work idle = {0};
@@ -369,6 +438,9 @@ int main(void) {
         T(pool_threads_take_no_signals),
         T(one_owner_whose_work_hangs_does_not_keep_others_out),
         T(owners_take_turns),
+        T(work_that_computes_gets_no_threads_beyond_those_of_its_lane),
+        T(work_that_hangs_in_a_lane_for_bulk_keeps_no_other_owner_waiting),
+        T(threads_end_when_there_is_nothing_to_do),
         T(what_has_not_begun_can_be_withdrawn),
         T(a_pool_with_work_that_hangs_is_stopped_in_time),
         T(more_than_may_wait_is_told),

@@ -167,8 +167,9 @@ static void serve_aside(exchange *x, yyjson_doc **doc) {
     cp_side_serve(x->srv->side, x->c, &x->match, &x->req, cp_take(*doc), &x->to);
 }
 
+/* What computes has a lane, in which clients take turns. */
 static void serve_io(exchange *x, yyjson_doc **doc) {
-    if (!cp_blocking_begin(x->srv)) {
+    if (x->match.route->flags & CP_R_COMPUTE || !cp_blocking_begin(x->srv)) {
         serve_aside(x, doc);
         return;
     }

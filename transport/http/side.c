@@ -1,8 +1,12 @@
-/* Design notes. A worker serves short requests. What may take long has threads of its own: handlers that read a large
- * body as it comes, and file work when half of the workers are at it already, on a slow disk or a mount that hangs. The
- * threads are started when they are needed; when all are taken, more such requests wait, and nothing else does. While
- * some wait, clients that are more than a second behind the minimum rate of a body are cut, those furthest behind
- * first: so a crowd of slow uploads does not keep the threads to itself, be it silent or sending a byte at a time. */
+/* Design notes. A worker serves short requests. What may take long has threads of its own, in lanes (base/work.h):
+ * handlers that read a large body as it comes; answers that are made while they are sent (archives), a piece at a time,
+ * and files when half of the workers are at them already; file work in the same case, on a slow disk or a mount that
+ * hangs; what computes for long. The threads are started when they are needed; when all of a lane are taken, more such
+ * requests wait, and nothing else does.
+ *
+ * While bodies wait for a thread, clients that are more than a second behind the minimum rate of a body are cut, those
+ * furthest behind first: so a crowd of slow uploads does not keep the threads to itself, be it silent or sending a byte
+ * at a time. */
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -25,6 +29,7 @@ typedef struct job {
     cp_reply_to to;
     char *origin;
     cp_body_stream stream;
+    bool reads; /* a body, and is counted */
     bool runs, cut;
     struct job *prev, *next;
 } job;
@@ -34,7 +39,7 @@ struct cp_side {
     cp_workers *workers;
     pthread_mutex_t mu; /* guards jobs and what is marked so */
     job *jobs;
-    unsigned njobs, nrunning;
+    unsigned nbodies, nreading; /* jobs that read bodies; of these, what has begun */
     bool closing;
     cp_timer timer; /* loop */
     cp_task task;
@@ -62,7 +67,7 @@ static void cut_slowest(cp_side *side) {
     uint64_t now = cp_now_ms();
     job *slowest = NULL;
     for (job *j = side->jobs; j; j = j->next) {
-        if (!j->runs || j->cut) continue;
+        if (!j->reads || !j->runs || j->cut) continue;
         uint64_t since = atomic_load(&j->stream.waits_since);
         if (since && now - since >= SLOW_MS && longer(j, slowest)) slowest = j;
     }
@@ -75,8 +80,8 @@ static void cut_slowest(cp_side *side) {
 static void on_tick(cp_timer *t) {
     cp_side *side = CP_CONTAINER(t, cp_side, timer);
     pthread_mutex_lock(&side->mu);
-    bool crowded = side->njobs > THREADS;
-    for (unsigned n = side->njobs - side->nrunning; crowded && n; n--) cut_slowest(side);
+    bool crowded = side->nbodies > THREADS;
+    for (unsigned n = side->nbodies - side->nreading; crowded && n; n--) cut_slowest(side);
     bool over = !crowded || side->closing;
     if (over) atomic_store(&side->watched, false);
     pthread_mutex_unlock(&side->mu);
@@ -90,7 +95,7 @@ static void begin_watch(cp_task *task) {
 
 bool cp_side_crowded(cp_side *side) {
     pthread_mutex_lock(&side->mu);
-    bool crowded = side->njobs >= THREADS;
+    bool crowded = side->nbodies >= THREADS;
     pthread_mutex_unlock(&side->mu);
     return crowded;
 }
@@ -102,7 +107,8 @@ static void job_add(cp_side *side, job *j) {
     j->next = side->jobs;
     if (j->next) j->next->prev = j;
     side->jobs = j;
-    bool crowded = ++side->njobs > THREADS && !side->closing;
+    side->nbodies += j->reads;
+    bool crowded = side->nbodies > THREADS && !side->closing;
     if (crowded && !atomic_exchange(&side->watched, true)) cp_loop_post(side->srv->t->loop, &side->task, begin_watch);
     pthread_mutex_unlock(&side->mu);
 }
@@ -113,15 +119,15 @@ static void job_remove(job *j) {
     if (j->prev) j->prev->next = j->next;
     else side->jobs = j->next;
     if (j->next) j->next->prev = j->prev;
-    side->njobs--;
-    side->nrunning--;
+    side->nbodies -= j->reads;
+    side->nreading -= j->reads;
     pthread_mutex_unlock(&side->mu);
 }
 
 static void job_runs(job *j) {
     pthread_mutex_lock(&j->side->mu);
     j->runs = true;
-    j->side->nrunning++;
+    j->side->nreading += j->reads;
     bool closing = j->side->closing;
     pthread_mutex_unlock(&j->side->mu);
     if (closing) shutdown(j->client->fd, SHUT_RD);
@@ -156,6 +162,11 @@ static void serve(cp_work *w) {
     if (cp_send_reply(c, &j->to, &res, &out)) cp_client_release(c);
 }
 
+static cp_lane lane_of(const job *j) {
+    if (j->reads) return CP_LANE_BODIES;
+    return j->match.route->flags & CP_R_COMPUTE ? CP_LANE_COMPUTE : CP_LANE_FILES;
+}
+
 void cp_side_serve(cp_side *side, cp_client *c, const cp_match *m, const cp_request *req, yyjson_doc *doc,
                    const cp_reply_to *to) {
     job *j = cp_new(job);
@@ -173,10 +184,11 @@ void cp_side_serve(cp_side *side, cp_client *c, const cp_match *m, const cp_requ
     }
     j->to = *to;
     j->to.origin.p = j->origin = cp_str_dup(to->origin);
+    j->reads = req->raw != NULL;
     atomic_store(&c->phase, CP_CLIENT_SIDE);
     if (!req->raw) cp_client_used(c);
     job_add(side, j);
-    cp_workers_submit_to(side->workers, CP_LANE_FILES, c->id, &j->work, serve, job_done);
+    cp_workers_submit_to(side->workers, lane_of(j), c->id, &j->work, serve, job_done);
 }
 
 static void send_on(cp_work *w) {
@@ -192,7 +204,7 @@ void cp_side_send(cp_side *side, cp_client *c) {
     j->side = side;
     j->client = c;
     job_add(side, j);
-    cp_workers_submit_to(side->workers, CP_LANE_FILES, c->id, &j->work, send_on, job_done);
+    cp_workers_submit_to(side->workers, CP_LANE_BULK, c->id, &j->work, send_on, job_done);
 }
 
 void cp_side_free(cp_side *side) {
