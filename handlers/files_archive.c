@@ -1,4 +1,4 @@
-/* GET and PUT /api/files/archive?path=: a tree as tar, packed and unpacked on the worker that has the connection. */
+/* GET and PUT /api/files/archive?path=: a tree as tar, packed and unpacked on side threads of the transport. */
 #include <stdlib.h>
 
 #include "base/fd.h"
@@ -7,8 +7,6 @@
 
 #define GET_OP "file.archiveRead"
 #define PUT_OP "file.archiveWrite"
-
-enum { PIECE = 256 * 1024 };
 
 static const char *const known[] = {"path", "sessionId", NULL};
 
@@ -70,11 +68,12 @@ int cp_files_archive_get(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_
 /* ---- PUT ---- */
 
 static int receive(cp_body_reader *body, cp_unpack *u, cp_err *err) {
-    cp_autofree char *piece = cp_realloc(NULL, PIECE);
+    cp_autopiece cp_piece piece = {0};
     uint64_t size = 0;
     ssize_t n;
-    while ((n = body->read(body, piece, PIECE)) > 0) {
-        if (cp_unpack_feed(u, (cp_str){piece, (size_t)n}, err) < 0) return -1;
+    if (cp_piece_take(&piece, body, err) < 0) return -1;
+    while ((n = body->read(body, piece.p, piece.n)) > 0) {
+        if (cp_unpack_feed(u, (cp_str){piece.p, (size_t)n}, err) < 0) return -1;
         size += (uint64_t)n;
     }
     if (n < 0 || (body->length >= 0 && size != (uint64_t)body->length))

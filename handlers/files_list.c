@@ -14,7 +14,7 @@
 
 enum {
     GATHER = 256 * 1024,    /* what is not longer is sent with its length */
-    PIECE = 64 * 1024,      /* what is made at once of a longer one */
+    PIECE = 16 * 1024,      /* what is made at once of a longer one */
     WHOLE = CP_READ_MAX,    /* the longest that is gathered where it must be */
     MOST = 1000 * 1000,     /* of limit */
     AFTER_MAX = 256 * 1024, /* of `after`: a cookie of 17 bytes for every other byte of the longest path, in base64 */
@@ -27,8 +27,9 @@ typedef struct listing {
     int64_t limit; /* 0: none */
     cp_jw w;       /* on text */
     cp_buf text;
-    size_t at;   /* of text: given already */
-    cp_buf path; /* absolute path of the folder and a slash, then of the entry */
+    cp_charge charge; /* of text, while it is sent */
+    size_t at;        /* of text: given already */
+    cp_buf path;      /* absolute path of the folder and a slash, then of the entry */
     size_t base;
     cp_buf mark; /* behind the last entry that the limit allows */
     int64_t count;
@@ -37,6 +38,7 @@ typedef struct listing {
 static void listing_free(listing *l) {
     cp_walk_close(l->walk);
     cp_buf_free(&l->text);
+    cp_charge_free(&l->charge);
     cp_buf_free(&l->path);
     cp_buf_free(&l->mark);
     free(l);
@@ -115,10 +117,13 @@ static ssize_t list_read(cp_body_source *b, void *to, size_t n) {
         cp_buf_clear(&l->text);
         l->at = 0;
         make(l, PIECE);
+        if (!l->text.n) return 0;
     }
     if (n > l->text.n - l->at) n = l->text.n - l->at;
     memcpy(to, l->text.p + l->at, n);
     l->at += n;
+    if (l->at == l->text.n) cp_buf_free(&l->text), l->at = 0; /* nothing is held while the client is waited for */
+    cp_charge_force(&l->charge, l->text.cap);
     return (ssize_t)n;
 }
 
@@ -165,6 +170,8 @@ static void cut(listing *l) {
 static int answer(listing *l, bool whole, cp_result *res, cp_err *err) {
     make(l, whole ? WHOLE : GATHER);
     if (!l->end && !whole) {
+        l->charge.kind = CP_MEM_TRANSFERS;
+        if (cp_charge_set(&l->charge, l->text.cap, err) < 0) return listing_free(l), -1;
         l->body = (cp_body_source){.read = list_read, .close = list_close};
         res->source = &l->body;
         return 0;

@@ -20,7 +20,7 @@
 #define SANDBOX  "Content-Security-Policy: sandbox\r\n"
 #define CHECKSUM "X-Checksum-Sha256" /* empty: it is told, not compared */
 
-enum { PIECE = 256 * 1024, WRITE_BACK = 8 << 20 };
+enum { WRITE_BACK = 8 << 20 };
 
 /* ---- GET ---- */
 
@@ -163,15 +163,16 @@ static void write_back(upload *u, int fd) {
 }
 
 static int receive(const cp_request *req, upload *u, int fd, cp_err *err) {
-    cp_autofree char *piece = cp_realloc(NULL, PIECE);
+    cp_autopiece cp_piece piece = {0};
     cp_body_reader *body = req->raw;
     ssize_t n;
+    if (cp_piece_take(&piece, body, err) < 0) return -1;
     if (u->hash) cp_sha256_init(&u->sha);
-    while ((n = body->read(body, piece, PIECE)) > 0) {
-        if (cp_write_all(fd, piece, (size_t)n) < 0)
+    while ((n = body->read(body, piece.p, piece.n)) > 0) {
+        if (cp_write_all(fd, piece.p, (size_t)n) < 0)
             return cp_fail_sys(err, cp_no_space(errno) ? CP_E_NO_SPACE : CP_E_FILESYSTEM_ERROR, errno,
                                "write after %llu bytes", (unsigned long long)u->size);
-        if (u->hash) cp_sha256_update(&u->sha, piece, (size_t)n);
+        if (u->hash) cp_sha256_update(&u->sha, piece.p, (size_t)n);
         u->size += (uint64_t)n;
         write_back(u, fd);
     }

@@ -32,7 +32,8 @@ typedef struct file_stream {
     cp_workers *workers;
     uint64_t client;
     cp_files_path path;
-    char *given; /* owned: what path.given points to */
+    char *given;      /* owned: what path.given points to */
+    cp_charge charge; /* of the slots */
 
     /* the job's while `reading` */
     int fd;
@@ -60,6 +61,7 @@ static void stream_free(file_stream *s) {
     cp_close(&s->fd);
     for (int i = 0; i < SLOTS; i++) free(s->slots[i].buf);
     free(s->given);
+    cp_charge_free(&s->charge);
     free(s);
 }
 
@@ -225,13 +227,20 @@ static void stream_close(cp_source *src, cp_end why, bool kill) {
 void cp_files_read_stream(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
     static const cp_source_ops ops = {.pull = stream_pull, .close = stream_close};
     file_stream *s = cp_new(file_stream);
+    s->fd = -1;
     cp_str session, given = cp_files_body_str(req, "path");
     bool has = cp_files_session(req, &session);
     const char *why = cp_path_problem(given);
+    cp_err err;
+    s->charge.kind = CP_MEM_TRANSFERS;
+    if (cp_charge_set(&s->charge, SLOTS * (HEADROOM + CP_FILE_CHUNK), &err) < 0) {
+        stream_free(s);
+        cp_reply_error(reply, &err, "file.readStream", (cp_str){0});
+        return;
+    }
     s->src.ops = &ops;
     s->workers = ctx->workers;
     s->client = cp_request_owner(req);
-    s->fd = -1;
     s->given = cp_str_dup(given);
     s->path.given = (cp_str){s->given, given.n};
     if (why) cp_files_bad_path(&s->err, given, why);

@@ -29,6 +29,23 @@ ssize_t cp_body_source_read(cp_body_source *b, void *p, size_t n) {
     return got;
 }
 
+int cp_piece_take(cp_piece *piece, const cp_body_reader *body, cp_err *err) {
+    enum { LEAST = 512 };
+    size_t n = CP_BODY_PIECE;
+    if (body->length >= 0 && body->length < CP_BODY_PIECE) n = body->length < LEAST ? LEAST : (size_t)body->length;
+    piece->charge.kind = CP_MEM_TRANSFERS;
+    if (cp_charge_set(&piece->charge, n, err) < 0) return -1;
+    piece->p = malloc(n);
+    piece->n = n;
+    return piece->p ? 0 : cp_no_memory(err, n);
+}
+
+void cp_piece_free(cp_piece *piece) {
+    free(piece->p);
+    cp_charge_free(&piece->charge);
+    *piece = (cp_piece){0};
+}
+
 void cp_result_free(cp_result *r) {
     cp_buf_free(&r->body);
     cp_buf_free(&r->headers);

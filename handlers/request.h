@@ -84,7 +84,20 @@ typedef struct cp_body_reader {
     ssize_t (*read)(struct cp_body_reader *b, void *p, size_t n);
 } cp_body_reader;
 
-/* A body that is made while it is sent, on the worker: its length is not known before. HTTP only. */
+/* What a body is read into: no more than it says it is, and counted in the memory budget. Zero is none. */
+typedef struct cp_piece {
+    char *p;
+    size_t n;
+    cp_charge charge;
+} cp_piece;
+/* -1 with LIMIT_EXCEEDED: the budget, or the system, has no memory for it. */
+int cp_piece_take(cp_piece *piece, const cp_body_reader *body, cp_err *err);
+void cp_piece_free(cp_piece *piece);
+#define cp_autopiece __attribute__((cleanup(cp_piece_free)))
+
+enum { CP_BODY_PIECE = 64 * 1024 /* bytes of a body that are held at once while it is read or made */ };
+
+/* A body that is made while it is sent, on a thread: its length is not known before. HTTP only. */
 typedef struct cp_body_source {
     /* > 0 bytes, 0 end, -1: what has been sent is not the whole, and the client must see that. Blocks. */
     ssize_t (*read)(struct cp_body_source *b, void *p, size_t n);
@@ -103,7 +116,7 @@ typedef struct cp_result {
     int file_fd;      /* > 0: the body is file_len bytes of this fd from file_off (owned); HTTP only, unless spilled */
     uint64_t file_off, file_len;
     uint64_t spilled;       /* > 0: file_fd is an answer that memory had no room for (base/spool.h); over every door */
-    cp_charge charge;       /* what body is counted as in the memory budget, when it is */
+    cp_charge charge;       /* what body is counted as in the memory budget, when it is; the piece of a source */
     cp_body_source *source; /* not NULL: the body comes from it (owned); HTTP only */
 } cp_result;
 void cp_result_free(cp_result *r);

@@ -123,6 +123,12 @@ static int check(const cp_match *m, const cp_request *req, cp_err *err) {
 
 /* ---- serving ---- */
 
+/* What is held of it while it is sent; the source counts its own. */
+static int count_piece(cp_result *res, cp_err *err) {
+    res->charge.kind = CP_MEM_TRANSFERS;
+    return cp_charge_set(&res->charge, CP_BODY_PIECE, err);
+}
+
 /* A handler that fails leaves the error to us. Bad input is told without the operation, as the reference does. */
 static void serve_sync(cp_router *r, const cp_route *route, const cp_request *req, cp_result *res) {
     cp_err err = {0};
@@ -132,6 +138,7 @@ static void serve_sync(cp_router *r, const cp_route *route, const cp_request *re
         rc = route->sync(r->ctx, req, res, &err);
         if (files) cp_act_end();
         if (res->source) res->source->files = files; /* the rest of the work is done while the answer is sent */
+        if (rc == 0 && res->source) rc = count_piece(res, &err);
     }
     if (rc == 0) return;
     cp_result_free(res);

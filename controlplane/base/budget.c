@@ -1,5 +1,6 @@
 #include "base/budget.h"
 
+#include "base/clock.h"
 #include "base/metrics.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@ static const struct {
 static _Atomic uint64_t limit = SIZE_MAX / 2; /* of all kinds */
 static _Atomic size_t all, held[CP_MEM_COUNT];
 static _Atomic uint64_t refused[CP_MEM_COUNT], spilled;
+static _Atomic uint64_t refused_at[CP_MEM_COUNT]; /* cp_now_ms of the last time; 0: never */
 
 static uint64_t load(const _Atomic uint64_t *v) { return atomic_load_explicit(v, memory_order_relaxed); }
 static size_t load_size(const _Atomic size_t *v) { return atomic_load_explicit(v, memory_order_relaxed); }
@@ -33,6 +35,7 @@ static bool add_within(_Atomic size_t *counter, size_t n, uint64_t max) {
 
 static int refuse(cp_mem_kind kind, size_t n, cp_err *err) {
     atomic_fetch_add_explicit(&refused[kind], 1, memory_order_relaxed);
+    atomic_store_explicit(&refused_at[kind], cp_now_ms(), memory_order_relaxed);
     return cp_fail(err, CP_E_LIMIT_EXCEEDED,
                    "%zu bytes of %s have no room: %zu bytes of these and %zu in all are held, of a memory budget of "
                    "%llu bytes (--memory-budget)",
@@ -64,6 +67,15 @@ void cp_budget_release(cp_mem_kind kind, size_t n) {
 
 bool cp_budget_tight(cp_mem_kind kind) {
     return load_size(&held[kind]) > share_of(kind) || load_size(&all) > for_large();
+}
+
+bool cp_budget_half(cp_mem_kind kind) {
+    return load_size(&held[kind]) > share_of(kind) / 2 || load_size(&all) > load(&limit) / 2;
+}
+
+bool cp_budget_short(cp_mem_kind kind) {
+    uint64_t at = load(&refused_at[kind]);
+    return cp_budget_tight(kind) || (at && cp_now_ms() - at < CP_BUDGET_SHORT_MS && cp_budget_half(kind));
 }
 
 size_t cp_budget_held(cp_mem_kind kind) { return load_size(kind == CP_MEM_COUNT ? &all : &held[kind]); }

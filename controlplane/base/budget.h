@@ -23,7 +23,7 @@ typedef enum cp_mem_kind {
     CP_MEM_COUNT
 } cp_mem_kind;
 
-enum { CP_BUDGET_SMALL = 64 * 1024 };
+enum { CP_BUDGET_SMALL = 64 * 1024, CP_BUDGET_SHORT_MS = 10000 };
 
 /* Sets the budget in bytes, once, before anything is charged. */
 void cp_budget_open(uint64_t limit);
@@ -37,6 +37,11 @@ void cp_budget_release(cp_mem_kind kind, size_t n);
 
 /* A kind is over its share, or the budget is nearly used up: who can wait, waits, and who can be sent away, is. */
 bool cp_budget_tight(cp_mem_kind kind);
+/* More than half of the share, or of the budget, is held: who can do with less, does. */
+bool cp_budget_half(cp_mem_kind kind);
+/* Tight; or half of it is held, and somebody has been refused within CP_BUDGET_SHORT_MS: what is refused never makes
+ * its kind tight. Who holds some of it and makes no use of it is sent away. */
+bool cp_budget_short(cp_mem_kind kind);
 size_t cp_budget_held(cp_mem_kind kind); /* CP_MEM_COUNT: all */
 /* Counts n bytes that went to a file because memory had no room for them; for /metrics. */
 void cp_budget_spilled(size_t n);

@@ -164,7 +164,8 @@ static bool runnable(const worker *w) {
     if (fd >= 0) close(fd);
     if (n <= 0) return false;
     text[n] = 0;
-    const char *name_end = strrchr(text, ')'); /* proc(5): the name before it may hold anything, what follows does not */
+    const char *name_end =
+        strrchr(text, ')'); /* proc(5): the name before it may hold anything, what follows does not */
     return name_end && strncmp(name_end, ") R", 3) == 0;
 }
 

@@ -14,9 +14,9 @@ typedef enum cp_lane {
     CP_LANE_LOOKUP, /* users and groups: may ask a slow directory */
     CP_LANE_COMPUTE, /* parsing, building, matching: takes a processor, and waits for nothing but our own state folder
                       */
-    CP_LANE_BODIES, /* handlers that read the body of their request as it comes. These and the next leave the
-                       processors to all the others */
-    CP_LANE_BULK,   /* a piece of an answer that is read, packed or compressed while it is sent */
+    CP_LANE_BODIES,  /* handlers that read the body of their request as it comes. These and the next leave the
+                        processors to all the others */
+    CP_LANE_BULK,    /* a piece of an answer that is read, packed or compressed while it is sent */
     CP_LANES
 } cp_lane;
 
@@ -44,9 +44,8 @@ enum {
 enum { CP_WORK_WAITING_MAX = 65536 }; /* pieces that may wait in one lane; see cp_workers_full */
 
 /* One thread starts now, more when needed, up to `threads` (at least 1) each for files and bodies, as many as there are
- * processors for bulk, and two for each other lane; eight times as many (256 for bodies and bulk) where work hangs. They
- * end when they have had nothing to do for some seconds.
- * NULL when not even the one can start. */
+ * processors for bulk, and two for each other lane; eight times as many (256 for bodies and bulk) where work hangs.
+ * They end when they have had nothing to do for some seconds. NULL when not even the one can start. */
 cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err);
 /* No further work begins, and what waits never will. Waits for what runs, `ms` at most. True: all threads have ended.
  * False: work is still running, and nothing that it may touch may be freed. Loop thread. */

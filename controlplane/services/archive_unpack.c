@@ -16,12 +16,13 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/budget.h"
 #include "services/files_impl.h"
 #include "services/files_walk.h"
 #include "services/files_way.h"
 #include "services/tar.h"
 
-enum { INFLATED = 64 * 1024, ANY_WINDOW = 15 + 16 };
+enum { INFLATED = 64 * 1024, ANY_WINDOW = 15 + 16, INFLATE_OWN = 48 * 1024 /* the window, and tables: zconf.h */ };
 
 struct cp_unpack {
     cp_unpack_limits limits;
@@ -46,6 +47,7 @@ struct cp_unpack {
     bool gzip, gzip_end;
     z_stream z;
     char *inflated;
+    cp_charge charge; /* of gzip */
 };
 
 static int unsafe(const cp_unpack *u, const char *why, cp_err *err) {
@@ -290,10 +292,12 @@ static int feed(cp_unpack *u, cp_str in, cp_err *err) {
 }
 
 static int begin_gzip(cp_unpack *u, cp_err *err) {
-    if (inflateInit2(&u->z, ANY_WINDOW) != Z_OK) return cp_fail(err, CP_E_INTERNAL_ERROR, "zlib does not start");
+    u->charge.kind = CP_MEM_TRANSFERS;
+    if (cp_charge_set(&u->charge, INFLATED + INFLATE_OWN, err) < 0) return -1;
+    if (inflateInit2(&u->z, ANY_WINDOW) != Z_OK) return cp_no_memory(err, INFLATE_OWN);
     u->gzip = true;
-    u->inflated = cp_realloc(NULL, INFLATED);
-    return 0;
+    u->inflated = malloc(INFLATED);
+    return u->inflated ? 0 : cp_no_memory(err, INFLATED);
 }
 
 int cp_unpack_feed(cp_unpack *u, cp_str in, cp_err *err) {
@@ -325,5 +329,6 @@ void cp_unpack_close(cp_unpack *u) {
     cp_buf_free(&u->dir);
     cp_close(&u->root);
     free(u->inflated);
+    cp_charge_free(&u->charge);
     free(u);
 }

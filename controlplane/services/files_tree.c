@@ -14,7 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { COPY_BUFFER = 256 * 1024 };
+enum { COPY_BUFFER = 64 * 1024 };
 
 DIR *cp_dir_open(int dir, const char *name) {
     cp_autofd int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

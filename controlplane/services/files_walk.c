@@ -13,14 +13,18 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/budget.h"
 #include "services/files_impl.h"
 #include "services/files_way.h"
 #include "services/watch_glob.h"
+
+enum { PER_FOLDER = 33 * 1024 /* bytes that the C library has for a folder that is read */ };
 
 struct cp_walk {
     cp_way way;
     cp_walk_how how;
     bool enter; /* the entry told last is a folder */
+    cp_charge charge;
     uint64_t skipped;
     int failed;
 };
@@ -41,9 +45,17 @@ static void trouble(cp_walk *w, int sys) {
     else w->skipped++;
 }
 
+/* What is over the first folder is not refused any more: the number of open ones is bounded. */
+static void count(cp_walk *w) {
+    size_t open = w->way.n < CP_WAY_OPEN + 1 ? w->way.n : CP_WAY_OPEN + 1;
+    cp_charge_force(&w->charge, open * PER_FOLDER);
+}
+
 static cp_walk *walk_new(int fd, cp_walk_how how) {
     cp_walk *w = cp_new(cp_walk);
     w->how = how;
+    w->charge.kind = CP_MEM_TRANSFERS;
+    cp_charge_force(&w->charge, PER_FOLDER);
     if (cp_way_down(&w->way, fd) == 0) return w;
     int sys = errno;
     cp_walk_close(w);
@@ -51,9 +63,11 @@ static cp_walk *walk_new(int fd, cp_walk_how how) {
 }
 
 cp_walk *cp_walk_open(const cp_where *where, cp_walk_how how, cp_err *err) {
+    if (cp_budget_reserve(CP_MEM_TRANSFERS, PER_FOLDER, err) < 0) return NULL;
     int fd = cp_where_open(where, where->path, O_RDONLY | O_DIRECTORY, 0);
     cp_walk *w = fd < 0 ? NULL : walk_new(fd, how);
     if (!w) cp_file_fail(err, errno, "scandir", where->full);
+    cp_budget_release(CP_MEM_TRANSFERS, PER_FOLDER); /* it counts itself */
     return w;
 }
 
@@ -117,6 +131,7 @@ static void enter(cp_walk *w) {
         trouble(w, errno);
         return;
     }
+    count(w);
     top = cp_way_last(&w->way);
     if (w->how <= CP_WALK_HIDDEN && top->dev != dev && kernels_own(top->fd)) (void)cp_way_up(&w->way);
 }
@@ -133,6 +148,7 @@ static bool leave(cp_walk *w, cp_walk_entry *e) {
         trouble(w, errno);
         return false;
     }
+    count(w);
     cp_way_level *top = cp_way_last(&w->way);
     if (!top->d && begin_reading(w, top)) read_after(top, top->before, cp_buf_z(&w->way.path) + top->path);
     return again && !w->failed;
@@ -232,5 +248,6 @@ int cp_walk_seek(cp_walk *w, cp_str mark) {
 void cp_walk_close(cp_walk *w) {
     if (!w) return;
     cp_way_end(&w->way);
+    cp_charge_free(&w->charge);
     free(w);
 }

@@ -2,6 +2,7 @@
  * tests/e2e/archive.test.mjs. */
 #include "tests/component/files_fixture.h"
 
+#include "base/budget.h"
 #include "services/archive.h"
 #include "services/tar.h"
 
@@ -322,6 +323,47 @@ static void pack(const char *path, bool gzip, size_t piece, cp_buf *out) {
     cp_pack_close(p);
 }
 
+/* Open archives, until the budget has no room: how many, and what has refused the last. All are closed. */
+static unsigned open_until_refused(bool gzip, cp_err *err) {
+    cp_pack *open[1024];
+    cp_where w;
+    unsigned n = 0;
+    assert_int_equal(cp_where_init(&w, fx.svc.files, fx.dir, CP_STR("many"), err), 0);
+    while (n < CP_COUNT(open) && (open[n] = cp_pack_open(&w, gzip, err))) n++;
+    size_t held = cp_budget_held(CP_MEM_TRANSFERS);
+    assert_in_range(held, 11 << 20, 24 << 20);
+    for (unsigned i = 0; i < n; i++) cp_pack_close(open[i]);
+    return n;
+}
+
+static void what_archives_hold_is_in_the_memory_budget(void **state) {
+    (void)state;
+    cp_err err = {0};
+    cp_unpack_limits limits = {.entries = 10, .bytes = 10};
+    cp_where w;
+    assert_int_equal(mkdir(fx_path("many"), 0755), 0);
+    cp_budget_open(24 << 20);
+    unsigned zipped = open_until_refused(true, &err);
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    assert_non_null(strstr(err.msg, "uploads and downloads"));
+    assert_in_range(zipped, 40, 120); /* 265 KB each, and 137 KB when half is in use */
+    unsigned plain = open_until_refused(false, &err);
+    assert_in_range(plain, 2 * zipped, 600);
+    assert_int_equal(cp_budget_held(CP_MEM_TRANSFERS), 0);
+
+    cp_budget_force(CP_MEM_TRANSFERS, 12 << 20);
+    assert_int_equal(cp_where_init(&w, fx.svc.files, fx.dir, CP_STR("in"), &err), 0);
+    cp_unpack *u = cp_unpack_open(&w, &limits, &err);
+    assert_non_null(u);
+    err.code = CP_OK;
+    assert_int_equal(cp_unpack_feed(u, (cp_str){"\x1f\x8b", 2}, &err), -1);
+    assert_int_equal(err.code, CP_E_LIMIT_EXCEEDED);
+    cp_unpack_close(u);
+    cp_budget_release(CP_MEM_TRANSFERS, 12 << 20);
+    assert_int_equal(cp_budget_held(CP_MEM_TRANSFERS), 0);
+    cp_budget_open(SIZE_MAX / 2);
+}
+
 static void packs_and_unpacks(void **state) {
     (void)state;
     enum { SIZE = 200000 };
@@ -389,6 +431,7 @@ int main(void) {
         T(files_links_and_modes),
         T(limits),
         T(a_full_disk),
+        T(what_archives_hold_is_in_the_memory_budget),
         T(packs_and_unpacks),
         T(what_cannot_be_packed),
     };

@@ -55,6 +55,23 @@ static void the_last_of_it_is_for_small_ones(void **state) {
     cp_budget_release(CP_MEM_BODIES, 30 * MB);
 }
 
+static void what_is_refused_makes_its_kind_short_where_half_of_it_is_held(void **state) {
+    (void)state;
+    assert_int_equal(cp_budget_reserve(CP_MEM_STDIN, 17 * MB, NULL), -1); /* its share is a quarter */
+    assert_false(cp_budget_half(CP_MEM_STDIN) || cp_budget_short(CP_MEM_STDIN));
+    assert_int_equal(cp_budget_reserve(CP_MEM_STDIN, 9 * MB, NULL), 0);
+    assert_true(cp_budget_half(CP_MEM_STDIN) && cp_budget_short(CP_MEM_STDIN));
+    assert_false(cp_budget_tight(CP_MEM_STDIN));
+    assert_int_equal(cp_budget_reserve(CP_MEM_WATCH, 9 * MB, NULL), 0);
+    assert_true(cp_budget_half(CP_MEM_WATCH));
+    assert_false(cp_budget_short(CP_MEM_WATCH)); /* nobody has been refused */
+    cp_budget_force(CP_MEM_WATCH, 8 * MB);
+    assert_true(cp_budget_short(CP_MEM_WATCH)); /* tight */
+    cp_budget_release(CP_MEM_WATCH, 17 * MB);
+    cp_budget_release(CP_MEM_STDIN, 9 * MB);
+    assert_false(cp_budget_short(CP_MEM_STDIN));
+}
+
 static void a_holding_grows_and_shrinks_by_what_it_is(void **state) {
     (void)state;
     cp_charge c = {.kind = CP_MEM_STDIN};
@@ -122,6 +139,7 @@ int main(void) {
         T(a_refusal_names_what_was_asked_for_and_counts_nothing),
         T(no_kind_takes_more_than_its_share),
         T(the_last_of_it_is_for_small_ones),
+        T(what_is_refused_makes_its_kind_short_where_half_of_it_is_held),
         T(a_holding_grows_and_shrinks_by_what_it_is),
         T(small_is_the_whole_holding),
         T(threads_never_hold_more_than_there_is),

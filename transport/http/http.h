@@ -7,7 +7,8 @@
  *   resident.c   CivetWeb: one connection for each worker that never ends, and the heads that are fed into it
  *   request.c    one request: judged, its body awaited, served, answered
  *   body.c       request bodies;  send.c  replies of any size;  reply.c  their heads
- *   side.c       handlers that block for long, on threads of their own
+ *   side.c       handlers that block or compute for long, and replies that are made while they are sent, on threads of
+ *                their own
  *   call.c       requests that the loop answers;  stream.c  clients that the loop has for good
  *   sweep.c      deadlines;  server.c  opening, draining, closing
  *
@@ -288,6 +289,8 @@ bool cp_send_here(cp_client *c);
 /* Loop: a client that rests within its reply is looked at. True: it rests on. False: it has taken nothing for
  * allowed_ms, and the caller still owns it. */
 bool cp_send_patient(cp_client *c, uint64_t allowed_ms);
+/* What the reply of a client that rests within it holds. The owner. */
+cp_mem_kind cp_send_kind(const cp_client *c);
 void cp_sending_free(cp_sending *s);
 
 /* ---- side threads ---- */

@@ -1,9 +1,11 @@
 /* Design notes. Most replies leave in one system call. What the socket does not take waits in a cp_sending while the
  * client rests for room, so that a slow reader holds its reply and nothing else. A file or a source is read as the
- * client takes it, a quantum at a time; reading may block, so no more than half of the workers do it at once, and the
- * loop never does. */
+ * client takes it, a quantum at a time. Reading a file may block, so no more than half of the workers do it at once; a
+ * source may compute, too (an archive is packed, and compressed), and is read on side threads only. The loop does
+ * neither. No piece of a source is made before the socket has room for one, so that who is slow holds none. */
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -15,9 +17,11 @@
 #include "transport/http/http.h"
 
 enum {
-    PIECE = 64 * 1024,
-    QUANTUM = 1 << 20, /* then the others have their turn */
     CHUNK_HEAD = 10,
+    CHUNK_END = 2,
+    PIECE = CP_BODY_PIECE - CHUNK_HEAD - CHUNK_END,
+    QUANTUM = 1 << 20,  /* then the others have their turn, */
+    QUANTUM_US = 20000, /* also when a piece takes long to make */
 };
 
 void cp_sending_free(cp_sending *s) {
@@ -72,7 +76,8 @@ static int fill(cp_sending *s) {
     char head[CHUNK_HEAD + 1];
     cp_buf_clear(b);
     s->at = 0;
-    cp_buf_reserve(b, CHUNK_HEAD + PIECE + 2);
+    cp_buf_reserve(b, CP_BODY_PIECE);
+    cp_charge_force(&s->charge, b->cap);
     ssize_t n = cp_body_source_read(s->src, b->p + CHUNK_HEAD, PIECE);
     if (n < 0) return -1;
     if (n == 0) {
@@ -90,10 +95,24 @@ static int fill(cp_sending *s) {
     return 0;
 }
 
+/* To be told by the epoll set when it has: poll(2) and a write that was refused ask for that alike. */
+static bool has_room(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    return poll(&p, 1, 0) != 0;
+}
+
+static void drop_piece(cp_sending *s) {
+    if (!s->src || s->at < s->bytes.n) return;
+    cp_buf_free(&s->bytes);
+    s->at = 0;
+    cp_charge_free(&s->charge);
+}
+
 /* 1: the whole reply; 0: the client takes nothing more; 2: the quantum is used up; -1: broken. */
 static int push(cp_client *c) {
     cp_sending *s = c->sending;
     size_t quantum = QUANTUM;
+    uint64_t began = cp_now_us();
     for (;;) {
         size_t before = s->at + s->body_at;
         int rc = push_bytes(c->fd, cp_buf_str(&s->bytes), &s->at, cp_buf_str(&s->body), &s->body_at);
@@ -101,7 +120,8 @@ static int push(cp_client *c) {
         if (rc > 0 && s->left) rc = push_file(c->fd, s, &quantum);
         if (rc <= 0) return rc;
         if (!s->left && !s->src) return 1;
-        if (s->left || quantum < PIECE) return 2;
+        if (s->left || quantum < PIECE || cp_now_us() - began > QUANTUM_US) return 2;
+        if (!has_room(c->fd)) return 0;
         if (fill(s) < 0) return -1;
         quantum -= PIECE;
     }
@@ -147,6 +167,11 @@ static uint64_t patience(cp_client *c) {
     return left < quarter ? left : quarter;
 }
 
+cp_mem_kind cp_send_kind(const cp_client *c) {
+    const cp_sending *s = c->sending;
+    return s->src ? CP_MEM_TRANSFERS : s->charge.bytes ? s->charge.kind : CP_MEM_UNSENT;
+}
+
 bool cp_send_patient(cp_client *c, uint64_t allowed_ms) {
     uint64_t now = cp_now_ms();
     see_progress(c, now);
@@ -158,8 +183,10 @@ bool cp_send_patient(cp_client *c, uint64_t allowed_ms) {
 /* Sends until the client takes nothing more, and lets it rest then. */
 static bool send_until_full(cp_client *c) {
     int rc;
-    while ((rc = push(c)) == 0)
+    while ((rc = push(c)) == 0) {
+        drop_piece(c->sending);
         if (cp_client_rest(c, patience(c))) return false;
+    }
     return go_on(c, rc);
 }
 
@@ -168,7 +195,7 @@ bool cp_send_here(cp_client *c) { return send_until_full(c); }
 bool cp_send_more(cp_client *c) {
     cp_server *srv = c->srv;
     if (!may_block(c)) return send_until_full(c);
-    if (!cp_blocking_begin(srv)) {
+    if (c->sending->src || !cp_blocking_begin(srv)) {
         cp_side_send(srv->side, c);
         return false;
     }
@@ -191,10 +218,8 @@ static cp_sending *sending_new(cp_result *res, const cp_reply_to *to, cp_str hea
     s->chunked = to->http11;
     cp_buf_add(&s->bytes, head.p, head.n);
     if (to->head_only) return s;
-    if (with_body) {
-        s->body = cp_take(res->body);
-        s->charge = cp_take(res->charge);
-    }
+    if (with_body) s->body = cp_take(res->body);
+    s->charge = cp_take(res->charge);
     if (res->file_fd > 0) {
         s->file = cp_take(res->file_fd);
         s->off = (off_t)res->file_off;

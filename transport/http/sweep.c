@@ -67,7 +67,8 @@ static bool rests(const cp_client *c) {
 typedef struct sweep {
     uint64_t now;
     uint64_t stall; /* ms that a reader may take nothing */
-    bool tight;     /* memory for replies is short: every reader is looked at */
+    bool tight;     /* memory that readers hold is short: every reader is looked at */
+    bool short_of[CP_MEM_COUNT];
     bool bodies;    /* memory for bodies is: who is quiet within one is ended */
     unsigned ended; /* so far */
 } sweep;
@@ -82,11 +83,17 @@ static bool is_over(const cp_client *c, const sweep *s) {
     return overdue(c, s->now) || (s->bodies && within_body && s->now > since + CP_OUTBOX_SHORT_STALL_MS);
 }
 
+/* Of a reader whose reply holds what memory is short of, or of any where that is the replies themselves. */
+static uint64_t stall_of(const sweep *s, const cp_client *c) {
+    bool hurry = s->short_of[CP_MEM_UNSENT] || s->short_of[cp_send_kind(c)];
+    return hurry && s->stall > CP_OUTBOX_SHORT_STALL_MS ? CP_OUTBOX_SHORT_STALL_MS : s->stall;
+}
+
 static void look(cp_client *c, void *arg) {
     sweep *s = arg;
     if (s->ended >= AT_ONCE || !rests(c) || !(is_over(c, s) || (s->tight && reads(c))) || !cp_client_take(c, 0)) return;
     if (reads(c)) {
-        if (cp_send_patient(c, s->stall)) return;
+        if (cp_send_patient(c, stall_of(s, c))) return;
         cp_client_close(c);
         s->ended++;
     } else if (is_over(c, s)) {
@@ -98,10 +105,10 @@ static void look(cp_client *c, void *arg) {
 }
 
 static sweep begin_sweep(const cp_server *srv) {
-    sweep s = {.now = cp_now_ms(), .tight = cp_budget_tight(CP_MEM_UNSENT)};
+    static const cp_mem_kind read[] = {CP_MEM_UNSENT, CP_MEM_RESULTS, CP_MEM_TRANSFERS};
+    sweep s = {.now = cp_now_ms(), .stall = (uint64_t)srv->t->config->stall_timeout};
+    for (size_t i = 0; i < CP_COUNT(read); i++) s.tight |= s.short_of[read[i]] = cp_budget_short(read[i]);
     s.bodies = cp_budget_tight(CP_MEM_BODIES);
-    s.stall = (uint64_t)srv->t->config->stall_timeout;
-    if (s.tight && s.stall > CP_OUTBOX_SHORT_STALL_MS) s.stall = CP_OUTBOX_SHORT_STALL_MS;
     return s;
 }
 

@@ -5,6 +5,7 @@ import { chmod, chown, mkdir, readdir, readFile, stat, writeFile } from 'node:fs
 import { tmpdir } from 'node:os';
 import { mkdtempSync } from 'node:fs';
 import { createHash } from 'node:crypto';
+import net from 'node:net';
 import path from 'node:path';
 import { post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
@@ -249,6 +250,70 @@ test('X163: memory goes back to the system when the server is quiet again', { sk
     await m.post('/api/execute/stream', { command: prints(30 * MB), sessionId: OFF });
     await until(async () => await memory(pid, 'VmRSS') - before < 2 * MB, 'the memory to go back');
   } finally { await m.close(); await s.stop(); }
+});
+
+// A GET whose answer is not read but for what fills the buffers; gone: whether the server has ended it.
+const unread = (s, path, headers = '') => new Promise((resolve, reject) => {
+  const k = net.connect(Number(s.port), '127.0.0.1', () => k.write(`GET ${path} HTTP/1.1\r\nHost: localhost\r\n${headers}\r\n`));
+  k.once('data', d => { k.pause(); resolve({ k, status: Number(/^HTTP\/1.1 (\d+)/.exec(d.toString('latin1'))?.[1]) }); }).once('error', reject);
+});
+const threads = async pid => Number(/^Threads:\s+(\d+)/m.exec(await readFile(`/proc/${pid}/status`, 'utf8'))[1]);
+
+test('X143: an archive that nobody takes is in the memory budget, also before it is compressed, and comes back', async () => {
+  const s = await start();
+  try {
+    await mkdir(`${s.workspace}/tree`);
+    await exec(s, `head -c ${16 * MB} /dev/urandom > ${s.workspace}/tree/random`);
+    assert.equal(await held(s, 'transfers'), 0);
+    for (const [least, headers] of [[33 * 1024, ''], [200 * 1024, 'Accept-Encoding: gzip\r\n']]) {
+      const { k, status } = await unread(s, `/api/files/archive?path=${s.workspace}/tree`, headers);
+      assert.equal(status, 200);
+      assert.ok(await held(s, 'transfers') >= least);
+      k.destroy();
+      await until(async () => await held(s, 'transfers') === 0, 'all to be given back');
+    }
+  } finally { await s.stop(); }
+});
+
+test('X143: who does not read a large answer is sent away when others have no room for theirs', async () => {
+  const s = await start({ args: ['--memory-budget', '64M'] });
+  const clients = [];
+  try {
+    await exec(s, `${prints(10 * MB)} > ${s.workspace}/large.txt`);
+    const read = async () => (await post(s, '/api/read', { path: `${s.workspace}/large.txt` })).body.size;
+    for (let i = 0; i < 3; i++) {
+      const body = JSON.stringify({ path: `${s.workspace}/large.txt` });
+      const k = net.connect(Number(s.port), '127.0.0.1', () => k.write(`POST /api/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`));
+      k.on('error', () => {});
+      clients.push(k);
+      await new Promise(resolve => k.once('data', () => { k.pause(); resolve(); }));
+    }
+    assert.ok(await held(s, 'results') > 30 * MB);
+    assert.equal(await read(), 10 * MB); // from a file
+    await until(async () => await held(s, 'results') < 30 * MB, 'one who does not read to be sent away');
+    const filed = await metric(s, 'conflux_memory_spilled_bytes_total');
+    assert.ok(filed > 0);
+    assert.equal(await read(), 10 * MB);
+    assert.equal(await metric(s, 'conflux_memory_spilled_bytes_total'), filed); // there was room
+  } finally { clients.forEach(k => k.destroy()); await s.stop(); }
+});
+
+test('X04: archives that are compressed for many compute on a few threads, which end then', async () => {
+  const n = 24, s = await start();
+  try {
+    const pid = await serverPid(s);
+    await exec(s, `head -c ${MB} /dev/urandom > ${s.workspace}/random`);
+    const url = `${s.base}/api/files/archive?path=${s.workspace}/random`;
+    await (await fetch(url)).arrayBuffer();
+    await metric(s, 'conflux_processes');
+    const before = await threads(pid);
+    let most = 0, open = n;
+    const all = Promise.all(times(n, async () => { const r = await fetch(url); assert.equal((await r.arrayBuffer()).byteLength, MB + 3 * 512); open--; }));
+    while (open) most = Math.max(most, await threads(pid));
+    await all;
+    assert.ok(most <= before + 8, `${most} threads, ${before} before`);
+    await until(async () => await threads(pid) <= before, 'the threads to end');
+  } finally { await s.stop(); }
 });
 
 test('X38: the whole logs of processes, read by many at once, cost what the memory budget allows', async () => {
