@@ -5,7 +5,7 @@ import net from 'node:net';
 import { readFile, writeFile } from 'node:fs/promises';
 import WebSocket from 'ws';
 import { Conflux, connect, ApiError, ConnectionError, ConnectionLostError, TimeoutError, createLogger } from '../../../client/js/src/node/index.js';
-import { gone, serverPid, start, until } from '../lib/server.mjs';
+import { afterTimeout, gone, serverPid, start, until } from '../lib/server.mjs';
 import { proxy } from './lib/proxy.mjs';
 
 const pending = async (c, route) => JSON.stringify(await c.pending()).split(` ${route}"`).length - 1;
@@ -86,9 +86,10 @@ describe('one server, many clients', () => {
   });
 
   for (const transport of ['websocket', 'http']) test(`a request that takes too long ends here and on the server (${transport})`, async () => {
-    const c = await through({ transport, containerTimeouts: { request: 150 } });
+    const c = await through({ transport });
     const file = `${s.workspace}/pid-${transport}`;
-    await assert.rejects(c.exec(`echo $$ >${file}; exec sleep 1000`), e => e instanceof TimeoutError && /Request timeout after 150 ms/.test(e.message) && !e.retrySafe);
+    await afterTimeout((requestTimeout, mark) => assert.rejects(c.exec(`echo $$ >${file}; ${mark}; exec sleep 1000`, { requestTimeout }),
+      e => e instanceof TimeoutError && e.message.includes(`Request timeout after ${requestTimeout} ms`) && !e.retrySafe));
     await gone(Number(await readFile(file, 'utf8')));
     const kept = { executionId: `kept-${transport}`, requestTimeout: 50 }; // one with an id goes on
     await assert.rejects(c.exec('sleep 0.3; echo kept', kept), e => e instanceof TimeoutError && e.retrySafe && e.executionId === kept.executionId);
