@@ -17,7 +17,7 @@ enum { SLICE = 1 << 20, INLINE_MAX = 256 << 10, MOST = 8 };
 typedef struct cp_gathering gather;
 
 struct cp_gathering {
-    struct cp_gathering *next; /* of those that wait for their turn */
+    struct cp_gathering *next, **link; /* of those that wait for their turn; link: what points to it */
     cp_gathered g;
     cp_ctx *ctx;
     uint64_t at[2], end[2];
@@ -125,13 +125,19 @@ static void turn_came(cp_task *t) {
     step(j);
 }
 
+static void leave_queue(gather *j) {
+    *j->link = j->next;
+    if (j->next) j->next->link = j->link;
+    else turns.tail = j->link;
+    j->waits = false;
+}
+
 static void next_turn(void) {
     turns.active--;
     gather *j = turns.head;
     if (!j) return;
-    turns.head = j->next;
     turns.active++;
-    j->waits = false;
+    leave_queue(j);
     j->posted = true;
     cp_loop_post(j->ctx->loop, &j->task, turn_came);
 }
@@ -143,16 +149,10 @@ static void await_turn(gather *j) {
         return;
     }
     if (!turns.head) turns.tail = &turns.head;
+    j->link = turns.tail;
     *turns.tail = j;
     turns.tail = &j->next;
     j->waits = true;
-}
-
-static void leave_queue(gather *j) {
-    gather **p = &turns.head;
-    while (*p != j) p = &(*p)->next;
-    *p = j->next;
-    if (!*p) turns.tail = p;
 }
 
 static void finish(gather *j) {

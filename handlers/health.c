@@ -28,7 +28,7 @@ static int healthz(cp_ctx *ctx, const cp_request *req, cp_result *res, cp_err *e
 enum { LOOK_MS = 2000 };
 
 struct cp_ready_call {
-    cp_ready_call *next;
+    cp_ready_call *next, **link; /* link: what points to it */
     cp_ctx *ctx;
     cp_reply *reply;
 };
@@ -67,9 +67,14 @@ static void answer_ready(const cp_ctx *ctx, cp_reply *reply, bool disk) {
     cp_reply_send(reply, &res);
 }
 
+static void leave(cp_ready_call *c) {
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+}
+
 static void answer_all(cp_ctx *ctx, bool disk) {
     for (cp_ready_call *c; (c = ctx->disk.calls);) {
-        ctx->disk.calls = c->next;
+        leave(c);
         c->reply->on_cancel = NULL;
         answer_ready(ctx, c->reply, disk);
         free(c);
@@ -97,9 +102,8 @@ static void look_is_stuck(cp_timer *t) {
 
 static bool ready_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
-    cp_ready_call *c = reply->handler, **p = &c->ctx->disk.calls;
-    while (*p != c) p = &(*p)->next;
-    *p = c->next;
+    cp_ready_call *c = reply->handler;
+    leave(c);
     free(c);
     return false;
 }
@@ -112,7 +116,8 @@ static void readyz(cp_ctx *ctx, const cp_request *req, cp_reply *reply) {
         return;
     }
     cp_ready_call *c = cp_new(cp_ready_call);
-    *c = (cp_ready_call){.next = d->calls, .ctx = ctx, .reply = reply};
+    *c = (cp_ready_call){.next = d->calls, .link = &d->calls, .ctx = ctx, .reply = reply};
+    if (c->next) c->next->link = &c->next;
     d->calls = c;
     reply->handler = c;
     reply->on_cancel = ready_cancel;

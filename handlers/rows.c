@@ -20,6 +20,13 @@ static void start(cp_rows *r) {
     if (r->ops->begin) r->ops->begin(r);
 }
 
+static void leave_queue(cp_rows *r) {
+    *r->link = r->next;
+    if (r->next) r->next->link = r->link;
+    else turns.tail = r->link;
+    r->waits = false;
+}
+
 /* The one that has waited longest begins in a round of its own. */
 static void pass_turn(void) {
     cp_rows *r = turns.head;
@@ -27,8 +34,7 @@ static void pass_turn(void) {
         turns.active--;
         return;
     }
-    turns.head = r->next;
-    r->waits = false;
+    leave_queue(r);
     start(r);
     cp_loop_post(r->ctx->loop, &r->task, next_round);
 }
@@ -77,12 +83,10 @@ static void next_round(cp_task *t) {
 
 static bool on_cancel(cp_reply *reply, cp_end why, bool kill) {
     (void)why, (void)kill;
-    cp_rows *r = reply->handler, **p = &turns.head;
+    cp_rows *r = reply->handler;
     r->reply = NULL;
     if (!r->waits) return false; /* its next round ends it */
-    while (*p != r) p = &(*p)->next;
-    *p = r->next;
-    if (!*p) turns.tail = p;
+    leave_queue(r);
     r->ops->free(r);
     return false;
 }
@@ -100,6 +104,7 @@ void cp_rows_answer(cp_rows *r, const cp_rows_ops *ops, cp_ctx *ctx, cp_reply *r
         return;
     }
     if (!turns.head) turns.tail = &turns.head;
+    r->link = turns.tail;
     *turns.tail = r;
     turns.tail = &r->next;
     r->waits = true;

@@ -16,8 +16,8 @@ typedef struct cp_rows_ops {
 struct cp_rows {
     const cp_rows_ops *ops;
     cp_ctx *ctx;
-    cp_reply *reply; /* NULL: the client has gone */
-    cp_rows *next;   /* of those that wait for their turn */
+    cp_reply *reply;       /* NULL: the client has gone */
+    cp_rows *next, **link; /* of those that wait for their turn; link: what points to it */
     bool waits;
     cp_task task;
     cp_result res;

@@ -175,7 +175,7 @@ static yyjson_doc *parse_small(mux *m, cp_str text, bool *again, cp_err *err) {
 
 typedef struct mux_job {
     cp_work work;
-    struct mux_job *next;
+    struct mux_job *next, **link; /* in the queue; link: what points to it, NULL once it is with the pool */
     struct cp_mux_shared *shared;
     mux *m; /* NULL: the connection has gone */
     cp_buf text, envelope;
@@ -211,10 +211,16 @@ static bool may_parse(const struct cp_mux_shared *s, const mux_job *j) {
     return !s->parsing || (s->parsing + j->cost <= most && !cp_budget_tight(CP_MEM_JSON));
 }
 
+static void dequeue(mux_job *j) {
+    *j->link = j->next;
+    if (j->next) j->next->link = j->link;
+    else j->shared->queue_tail = j->link;
+    j->link = NULL;
+}
+
 static void start_jobs(struct cp_mux_shared *s) {
     for (mux_job *j; (j = s->queue) && may_parse(s, j);) {
-        s->queue = j->next;
-        if (!s->queue) s->queue_tail = &s->queue;
+        dequeue(j);
         s->parsing += j->cost;
         cp_workers_submit_to(s->t->workers, CP_LANE_COMPUTE, j->client, &j->work, job_run, job_done);
     }
@@ -244,6 +250,7 @@ static void parse_large(mux *m) {
     j->charge.kind = CP_MEM_BODIES;
     cp_charge_force(&j->charge, j->text.cap);
     m->job = j;
+    j->link = s->queue_tail;
     *s->queue_tail = j;
     s->queue_tail = &j->next;
     start_jobs(s);
@@ -255,11 +262,8 @@ void mux_job_abandon(mux *m) {
     if (!j) return;
     m->job = NULL;
     j->m = NULL;
-    mux_job **at = &j->shared->queue;
-    while (*at && *at != j) at = &(*at)->next;
-    if (!*at) return; /* it runs, and frees itself when done */
-    *at = j->next;
-    if (!*at) j->shared->queue_tail = at;
+    if (!j->link) return; /* it runs, and frees itself when done */
+    dequeue(j);
     job_free(j);
 }
 

@@ -321,7 +321,7 @@ static void run_posts(cp_loop *l) {
 
 void cp_loop_defer(cp_loop *l, cp_deferred *d, void (*fn)(cp_deferred *)) {
     if (d->queued) return;
-    *d = (cp_deferred){.fn = fn, .queued = true};
+    *d = (cp_deferred){.fn = fn, .queued = true, .link = l->defer_tail};
     *l->defer_tail = d;
     l->defer_tail = &d->next;
 }
@@ -329,27 +329,20 @@ void cp_loop_defer(cp_loop *l, cp_deferred *d, void (*fn)(cp_deferred *)) {
 void cp_loop_undefer(cp_loop *l, cp_deferred *d) {
     if (!d->queued) return;
     d->queued = false;
-    cp_deferred **p = &l->due;
-    while (*p && *p != d) p = &(*p)->next;
-    if (*p) {
-        *p = d->next;
-        return;
-    }
-    p = &l->defer_head;
-    while (*p != d) p = &(*p)->next;
-    *p = d->next;
-    if (!*p) l->defer_tail = p;
+    *d->link = d->next;
+    if (d->next) d->next->link = d->link;
+    else if (l->defer_tail == &d->next) l->defer_tail = d->link; /* else it is the last of those that are due */
 }
 
 /* What is deferred meanwhile, perhaps by a task again for itself, waits for the next round: events come in between. */
 static void run_deferred(cp_loop *l) {
     l->due = l->defer_head;
+    if (l->due) l->due->link = &l->due;
     l->defer_head = NULL;
     l->defer_tail = &l->defer_head;
     while (l->due) {
         cp_deferred *d = l->due;
-        l->due = d->next;
-        d->queued = false;
+        cp_loop_undefer(l, d);
         CALL(l, d, d->fn(d));
     }
 }

@@ -70,7 +70,7 @@ void cp_loop_post(cp_loop *loop, cp_task *task, void (*fn)(cp_task *));
 /* Loop thread: run task->fn when the events of this round have been handled (e.g. one flush for many writes).
  * A task that is already deferred is not queued twice. */
 typedef struct cp_deferred {
-    struct cp_deferred *next;
+    struct cp_deferred *next, **link; /* link: what points to it */
     void (*fn)(struct cp_deferred *d);
     bool queued;
     CP_LOOP_NAME

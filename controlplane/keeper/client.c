@@ -142,6 +142,7 @@ static void on_closed(cp_keeper *k, const cp_wire_rec_closed *r) {
     for (struct closing **p = &k->closing, *w; (w = *p); p = &w->next) {
         if (w->tag != r->tag || w->which != r->which) continue;
         *p = w->next;
+        if (!*p) k->closing_tail = p;
         cp_child *c = w->child;
         void (*done)(cp_child *) = w->done;
         free(w);
@@ -374,9 +375,9 @@ int cp_keeper_close_hold(cp_keeper *k, cp_child *c, int which, void (*done)(cp_c
     if (client_send(k, &m, NULL, NULL) < 0) return -1;
     struct closing *w = cp_new(struct closing);
     *w = (struct closing){.tag = c->tag, .which = (uint8_t)which, .child = c, .done = done};
-    struct closing **end = &k->closing;
-    while (*end) end = &(*end)->next;
-    *end = w;
+    if (!k->closing) k->closing_tail = &k->closing;
+    *k->closing_tail = w;
+    k->closing_tail = &w->next;
     return 0;
 }
 

@@ -39,7 +39,7 @@ struct cp_keeper {
     uint32_t generation;
     uint64_t last_tag;
     struct unclaimed *unclaimed;
-    struct closing *closing;
+    struct closing *closing, **closing_tail; /* in the order in which the keeper answers */
     cp_child *table[CLIENT_BUCKETS];
 };
 

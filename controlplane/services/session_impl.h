@@ -60,9 +60,9 @@ typedef enum {
 
 struct session_job {
     cp_services *svc;
-    cp_exec *exec;        /* NULL: ours, or exec.c has let go of it */
-    struct cp_session *s; /* NULL once detached */
-    struct session_job *next;
+    cp_exec *exec;                   /* NULL: ours, or exec.c has let go of it */
+    struct cp_session *s;            /* NULL once detached */
+    struct session_job *prev, *next; /* in the queue of s */
     session_job_state state;
     session_job_kind kind;
     uint64_t seq;

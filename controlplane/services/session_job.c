@@ -33,36 +33,32 @@ void session_job_unref(struct session_job *j) {
 
 void session_job_push(struct cp_session *s, struct session_job *j, bool front) {
     j->state = JOB_QUEUED;
+    j->prev = front ? NULL : s->tail;
     j->next = front ? s->head : NULL;
-    if (front || !s->head) {
-        if (!s->head) s->tail = j;
-        s->head = j;
-    } else {
-        s->tail->next = j;
-        s->tail = j;
-    }
+    if (j->prev) j->prev->next = j;
+    else s->head = j;
+    if (j->next) j->next->prev = j;
+    else s->tail = j;
     s->waiting++;
+}
+
+static void dequeue(struct cp_session *s, struct session_job *j) {
+    if (j->prev) j->prev->next = j->next;
+    else s->head = j->next;
+    if (j->next) j->next->prev = j->prev;
+    else s->tail = j->prev;
+    j->prev = j->next = NULL;
+    s->waiting--;
 }
 
 static struct session_job *pop(struct cp_session *s) {
     struct session_job *j = s->head;
-    s->head = j->next;
-    if (!s->head) s->tail = NULL;
-    j->next = NULL;
-    s->waiting--;
+    dequeue(s, j);
     return j;
 }
 
 void session_job_leave(struct session_job *j) {
-    struct cp_session *s = j->s;
-    struct session_job **p = &s->head, *before = NULL;
-    while (*p != j) {
-        before = *p;
-        p = &before->next;
-    }
-    *p = j->next;
-    if (s->tail == j) s->tail = before;
-    s->waiting--;
+    dequeue(j->s, j);
     j->state = JOB_DETACHED;
     j->s = NULL;
 }

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "component/touched.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -425,6 +427,25 @@ static void deferred_may_drop_others_and_itself_come_again(void **state) {
     assert_int_equal(a.ran, 3);
 }
 
+/* A connection has some of them, and there are thousands of connections: one leaves without a look at the others. */
+static void one_of_many_is_dropped_at_once(void **state) {
+    (void)state;
+    enum { MANY = 1000 };
+    received = 0;
+    touched_open(MANY);
+    for (size_t i = 0; i < MANY; i++) cp_loop_defer(loop, &((struct later *)touched_at(i))->d, on_deferred);
+    for (size_t i = 1; i < MANY; i += 2) {
+        struct later *x = touched_at(i * 7919 % MANY);
+        touched_arm();
+        cp_loop_undefer(loop, &x->d);
+        assert_true(touched_count() <= 3); /* and its neighbours */
+    }
+    cp_loop_once(loop, 0);
+    assert_int_equal(received, MANY / 2);
+    for (size_t i = 0; i < MANY; i++) assert_int_equal(((struct later *)touched_at(i))->ran, i % 2 == 0);
+    touched_close();
+}
+
 static void add_letter(char c) {
     size_t n = strlen(order);
     if (n + 1 < sizeof order) order[n] = c;
@@ -512,6 +533,7 @@ int main(void) {
         T(run_ends_when_told),
         T(deferred_runs_once_a_round),
         T(deferred_may_drop_others_and_itself_come_again),
+        T(one_of_many_is_dropped_at_once),
         T(a_round_is_events_then_timers_then_deferred),
         T(a_long_turn_is_counted),
     };
