@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-enum { RING_FIRST = 64, TRIM_STEP = 256 };
+enum { RING_FIRST = 64, TRIM_STEP = 256, TELL_US = 500 /* so long subscribers are told in one round of the loop */ };
 
 #define X(id, word) const char CP_EVENT_##id[] = word;
 #include "schema/events.def"
@@ -49,7 +49,7 @@ struct cp_events {
     uint64_t gone;    /* id of the last one that is not kept any more; below `first`: none */
     unsigned trimmed; /* since the table was */
     struct publication *under_way;
-    cp_event_sub *subs, *iter; /* iter: the next one to be told, while telling */
+    cp_link idle, due; /* subscribers that have been told, and those to whom there is something to say */
     cp_deferred tell;
 };
 
@@ -140,10 +140,14 @@ static size_t after(const struct cp_events *v, uint64_t id) {
 /* A callback may open and close any subscription. */
 static void tell_fn(cp_deferred *d) {
     struct cp_events *v = CP_CONTAINER(d, struct cp_events, tell);
-    for (cp_event_sub *s = v->subs; s; s = v->iter) {
-        v->iter = s->next;
+    uint64_t until = cp_now_us() + TELL_US;
+    bool late = false;
+    for (cp_link *l; !late && (l = cp_ring_first(&v->due)); late = cp_now_us() >= until) {
+        cp_event_sub *s = CP_CONTAINER(l, cp_event_sub, link);
+        cp_ring_move(&v->idle, l);
         s->on_events(s);
     }
+    if (!cp_ring_empty(&v->due)) cp_loop_defer(v->svc->loop, &v->tell, tell_fn);
 }
 
 static void unlink_publication(struct cp_events *v, struct publication *p) {
@@ -161,7 +165,8 @@ static void recorded(cp_reg_done *d) {
     } else {
         append(v, p->event);
         trim(v);
-        if (v->subs) cp_loop_defer(v->svc->loop, &v->tell, tell_fn);
+        cp_ring_join(&v->due, &v->idle);
+        if (!cp_ring_empty(&v->due)) cp_loop_defer(v->svc->loop, &v->tell, tell_fn);
     }
     free(p);
 }
@@ -202,10 +207,7 @@ void cp_event_sub_open_after(cp_event_sub *sub, cp_services *s, uint64_t id) {
     trim(v);
     sub->svc = s;
     sub->last = id ? id : v->first - 1;
-    sub->prev = NULL;
-    sub->next = v->subs;
-    if (sub->next) sub->next->prev = sub;
-    v->subs = sub;
+    cp_ring_add(&v->idle, &sub->link);
 }
 
 void cp_event_sub_open(cp_event_sub *sub, cp_services *s) {
@@ -215,11 +217,7 @@ void cp_event_sub_open(cp_event_sub *sub, cp_services *s) {
 
 void cp_event_sub_close(cp_event_sub *sub) {
     if (!sub->svc) return;
-    struct cp_events *v = sub->svc->events;
-    if (v->iter == sub) v->iter = sub->next;
-    if (sub->prev) sub->prev->next = sub->next;
-    else v->subs = sub->next;
-    if (sub->next) sub->next->prev = sub->prev;
+    cp_ring_del(&sub->link);
     sub->svc = NULL;
 }
 
@@ -257,6 +255,8 @@ static void find_gap(struct cp_events *v) {
 int cp_events_open(cp_services *s, cp_err *err) {
     struct cp_events *v = s->events = cp_new(struct cp_events);
     v->svc = s;
+    cp_ring_init(&v->idle);
+    cp_ring_init(&v->due);
     v->first = 1;
     if (s->registry && cp_registry_each_event(s->registry, &v->first, restore, v, err) < 0) return -1;
     find_gap(v);
@@ -268,7 +268,8 @@ int cp_events_open(cp_services *s, cp_err *err) {
 void cp_events_close(cp_services *s) {
     struct cp_events *v = s->events;
     if (!v) return;
-    while (v->subs) cp_event_sub_close(v->subs);
+    cp_ring_join(&v->idle, &v->due);
+    for (cp_link *l; (l = cp_ring_first(&v->idle));) cp_event_sub_close(CP_CONTAINER(l, cp_event_sub, link));
     for (struct publication *p; (p = v->under_way);) {
         unlink_publication(v, p);
         p->owner = NULL;

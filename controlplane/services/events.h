@@ -7,6 +7,7 @@
  * given out with a 202; a call that simply gets its answer is no event. session.ended when a session is deleted, or is
  * not there any more after a restart; its shell may come and go meanwhile. process.output_dropped tells of the bytes
  * since the former one, every few seconds while it lasts and before process.exited, so that they add up. */
+#include "base/ring.h"
 #include "services/services.h"
 
 /* CP_EVENT_PROCESS_STARTED … : the words of schema/events.def, for cp_event_row.type. */
@@ -33,7 +34,7 @@ typedef struct cp_event_sub {
     void (*on_events)(struct cp_event_sub *sub); /* there is more to take; never from inside a call */
     cp_services *svc;
     uint64_t last; /* id of the last one taken */
-    struct cp_event_sub *prev, *next;
+    cp_link link;
 } cp_event_sub;
 
 /* From now on. */

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { TELL_US = 500 }; /* so long watchers are told in one round of the loop */
+
 /* ---- tables ---- */
 
 static size_t hash(cp_str s) {
@@ -100,6 +102,9 @@ cp_exec *cp_exec_make(cp_services *s, const char *id, cp_exec_kind kind) {
     e->id = cp_str_dup(cp_str_of(id));
     e->exit_code = -1;
     e->impl->self = e;
+    cp_ring_init(&e->impl->watches.untold);
+    cp_ring_init(&e->impl->watches.begun);
+    cp_ring_init(&e->impl->watches.ended);
     e->impl->in_fd = -1;
     e->impl->job_charge.kind = CP_MEM_COMMANDS;
     e->impl->why = CP_OUTCOME_exited;
@@ -191,40 +196,32 @@ const char *cp_exec_status(const cp_exec *e) {
 
 void cp_exec_watch_add(cp_exec *e, cp_exec_watch *w) {
     w->exec = e;
-    w->prev = NULL;
-    w->told_start = w->told_end = false;
-    w->next = e->impl->watches;
-    if (w->next) w->next->prev = w;
-    e->impl->watches = w;
+    cp_ring_add(&e->impl->watches.untold, &w->link);
     if (e->state != CP_STATE_STARTING) cp_exec_tell(e);
 }
 
 void cp_exec_watch_del(cp_exec_watch *w) {
     if (!w->exec) return;
-    if (w->prev) w->prev->next = w->next;
-    else w->exec->impl->watches = w->next;
-    if (w->next) w->next->prev = w->prev;
     w->exec = NULL;
-    w->prev = w->next = NULL;
+    cp_ring_del(&w->link);
 }
 
-/* The next thing that some watcher has not been told. A callback may add and remove any watcher, so the search begins
- * anew after each. */
+/* The next thing that some watcher has not been told. A callback may add and remove any watcher: what there is to tell
+ * is looked for anew after each, at the head of a list. False: all have been told. */
 static bool tell_one(cp_exec *e) {
     bool ended = e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED;
-    for (cp_exec_watch *w = e->impl->watches; w; w = w->next) {
-        if (!w->told_start) {
-            w->told_start = true;
-            if (w->ops->on_start) w->ops->on_start(w, e);
-            return true;
-        }
-        if (ended && !w->told_end) {
-            w->told_end = true;
-            if (w->ops->on_end) w->ops->on_end(w, e);
-            return true;
-        }
+    struct cp_exec_watches *all = &e->impl->watches;
+    cp_link *l = cp_ring_first(&all->untold);
+    if (l) {
+        cp_exec_watch *w = CP_CONTAINER(l, cp_exec_watch, link);
+        cp_ring_move(&all->begun, l);
+        if (w->ops->on_start) w->ops->on_start(w, e);
+    } else if (ended && (l = cp_ring_first(&all->begun))) {
+        cp_exec_watch *w = CP_CONTAINER(l, cp_exec_watch, link);
+        cp_ring_move(&all->ended, l);
+        if (w->ops->on_end) w->ops->on_end(w, e);
     }
-    return false;
+    return l != NULL;
 }
 
 static void release(cp_exec *e) {
@@ -239,9 +236,12 @@ static void tell_fn(cp_deferred *d) {
     struct cp_exec_impl *i = CP_CONTAINER(d, struct cp_exec_impl, tell);
     cp_exec *e = i->self;
     cp_exec_ref(e);
-    if (e->state != CP_STATE_STARTING) {
-        while (tell_one(e)) {
-        }
+    uint64_t until = cp_now_us() + TELL_US;
+    bool more = e->state != CP_STATE_STARTING;
+    while (more && (more = tell_one(e)) && cp_now_us() < until) continue;
+    if (more) {
+        cp_exec_tell(e);
+    } else if (e->state != CP_STATE_STARTING) {
         bool over = e->state == CP_STATE_ENDED || e->state == CP_STATE_FAILED;
         bool awaited = i->forced && !i->reported && i->backend && i->backend->owns_child;
         if (over && !awaited && (!i->child || i->acked)) release(e); /* a durable one stays until its end is recorded */

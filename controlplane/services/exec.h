@@ -74,13 +74,13 @@ typedef struct cp_exec_watch_ops {
     void (*on_end)(cp_exec_watch *w, cp_exec *e);   /* after on_start; state ENDED or FAILED */
 } cp_exec_watch_ops;
 
-/* Embed in the owner, which sets ops. There may be ten thousand on one execution. */
+/* Embed in the owner, which sets ops. There may be tens of thousands on one execution: they are told in the order they
+ * were added in, as many in one round of the loop as there is time for. */
 struct cp_exec_watch {
     const cp_exec_watch_ops *ops;
-    cp_exec_watch *prev, *next;
-    cp_exec *exec;             /* while added; no reference */
-    bool told_start, told_end; /* exec.c's */
-    uint32_t number;           /* the owner's, where it would be padding */
+    cp_link link;    /* exec.c's: with those that have been told as much as it */
+    cp_exec *exec;   /* while added; no reference */
+    uint32_t number; /* the owner's, where it would be padding */
 };
 
 /* Read-only outside services/. */

@@ -33,7 +33,9 @@ struct cp_exec_impl {
     uint64_t end_number;         /* the order of end over both */
     cp_exec *id_next, *pid_next; /* hash chains */
 
-    cp_exec_watch *watches;
+    struct cp_exec_watches {
+        cp_link untold, begun, ended;
+    } watches; /* by what they have been told of */
     cp_deferred tell;
 
     cp_timer timeout, drain;

@@ -27,6 +27,7 @@
  * bytes come or cursors are open; afterwards a read opens it for itself, so a long history costs none. */
 #include "services/output.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -56,6 +57,8 @@ cp_output *cp_output_new(const cp_output_opts *opts, cp_err *err) {
     o->opts.path = o->path = cp_str_dup(cp_str_of(opts->path));
     o->in_file = opts->kind == CP_OUT_FILE;
     o->file = o->pipe = o->job.file = -1;
+    cp_ring_init(&o->idle);
+    cp_ring_init(&o->due);
     return o;
 }
 
@@ -174,18 +177,19 @@ static void cut(cp_output *o) {
 
 static bool counts_in_file(const cp_output *o) { return o->in_file && !o->unlinked && o->opts.kind == CP_OUT_FILE; }
 
-bool cp_output_watched(const cp_output *o) {
-    for (const cp_cursor *c = o->cursors; c; c = c->next)
-        if (c->blocking) return true;
-    return false;
+bool cp_output_watched(const cp_output *o) { return cp_heap_first(&o->blocking) != NULL; }
+
+uint64_t cp_output_slowest(const cp_output *o) {
+    const cp_heap_item *first = cp_heap_first(&o->blocking);
+    return first ? first->key : UINT64_MAX;
 }
+
+static bool has_cursors(const cp_output *o) { return !cp_ring_empty(&o->idle) || !cp_ring_empty(&o->due); }
 
 static uint64_t held_at(const cp_output *o) { return cp_output_total(o) - o->held.n; }
 
 static void trim_held(cp_output *o) {
-    uint64_t slowest = UINT64_MAX;
-    for (const cp_cursor *c = o->cursors; c; c = c->next)
-        if (c->blocking && c->at < slowest) slowest = c->at;
+    uint64_t slowest = cp_output_slowest(o);
     if (!o->held.n || slowest <= held_at(o)) return;
     uint64_t read = slowest - held_at(o);
     if (read < o->held.n) cp_buf_consume(&o->held, (size_t)read);
@@ -296,7 +300,7 @@ static void destroy(cp_output *o) {
 
 void cp_output_free(cp_output *o) {
     if (!o) return;
-    assert(!o->cursors);
+    assert(!has_cursors(o));
     o->on_end = NULL;
     o->free_asked = true;
     if (!o->job.running && !o->telling) destroy(o); /* else cp_output_settle does it */
@@ -304,7 +308,7 @@ void cp_output_free(cp_output *o) {
 
 void cp_output_unlink(cp_output *o) {
     if (!o->in_file || o->unlinked) return;
-    if (o->cursors) (void)open_log(o); /* whoever reads now reads on */
+    if (has_cursors(o)) (void)open_log(o); /* whoever reads now reads on */
     o->unlinked = true;
     cp_output_remove(o->opts.workers, o->path); /* a job that creates it at this moment is seen to when it is done */
 }
@@ -336,7 +340,7 @@ void cp_output_lose(cp_output *o, int sys) {
 }
 
 void cp_output_rest(cp_output *o) {
-    if (o->ended && !o->cursors && !o->unlinked && !o->job.running) cp_close(&o->file);
+    if (o->ended && !has_cursors(o) && !o->unlinked && !o->job.running) cp_close(&o->file);
 }
 
 static size_t read_file(cp_output *o, uint64_t at, size_t n, cp_buf *out) {
@@ -395,47 +399,48 @@ void cp_output_append(cp_output *o, cp_str s) {
 /* ---- cursors ---- */
 
 void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *)) {
-    *c = (cp_cursor){.o = o, .at = from, .blocking = blocking, .wake = wake, .next = o->cursors};
-    if (c->next) c->next->prev = c;
-    o->cursors = c;
+    *c = (cp_cursor){.o = o, .at = from, .blocking = blocking, .wake = wake};
+    cp_ring_add(&o->idle, &c->link);
+    if (blocking) cp_heap_put(&o->blocking, &c->pace, from);
     if (o->stored > from || o->ended) cp_output_wake(c);
 }
 
 void cp_output_wake(cp_cursor *c) {
-    c->pending = true;
+    cp_ring_move(&c->o->due, &c->link);
     cp_loop_defer(c->o->opts.loop, &c->o->later, later_fn);
+}
+
+/* The slowest blocking cursor stood at `before`. Only where it has moved there is more room for the child. */
+static void slowest_moved(cp_output *o, uint64_t before) {
+    if (cp_output_slowest(o) <= before) return;
+    trim_held(o);
+    cp_output_kick(o);
 }
 
 void cp_cursor_advance(cp_cursor *c, uint64_t to) {
     if (to <= c->at) return;
     c->at = to;
-    if (c->blocking) trim_held(c->o);
-    if (c->blocking) cp_output_kick(c->o);
+    if (!c->blocking) return;
+    uint64_t before = cp_output_slowest(c->o);
+    cp_heap_put(&c->o->blocking, &c->pace, to);
+    slowest_moved(c->o, before);
 }
 
 void cp_cursor_close(cp_cursor *c) {
     cp_output *o = c->o;
     if (!o) return;
     cp_fetch_cancel(&c->fetch);
-    if (o->iter == c) o->iter = c->next;
-    if (c->prev) c->prev->next = c->next;
-    else o->cursors = c->next;
-    if (c->next) c->next->prev = c->prev;
+    uint64_t before = cp_output_slowest(o);
+    cp_heap_drop(&o->blocking, &c->pace);
+    cp_ring_del(&c->link);
     *c = (cp_cursor){0};
-    trim_held(o);
     cp_output_rest(o);
-    cp_output_kick(o);
+    slowest_moved(o, before);
 }
 
 uint64_t cp_output_room(const cp_output *o) {
-    bool blocked = false;
-    uint64_t slowest = UINT64_MAX;
-    for (const cp_cursor *c = o->cursors; c; c = c->next) {
-        if (!c->blocking) continue;
-        blocked = true;
-        if (c->at < slowest) slowest = c->at;
-    }
-    if (!blocked) return UINT64_MAX;
+    uint64_t slowest = cp_output_slowest(o);
+    if (!cp_output_watched(o)) return UINT64_MAX;
     if (o->full) return o->held.n >= CP_OUT_HELD ? 0 : CP_OUT_HELD - o->held.n;
     if (slowest < o->reading) slowest = o->reading;
     uint64_t window = o->opts.budget < CP_OUT_WINDOW ? o->opts.budget : CP_OUT_WINDOW;
@@ -444,8 +449,8 @@ uint64_t cp_output_room(const cp_output *o) {
 }
 
 void cp_output_grown(cp_output *o) {
-    for (cp_cursor *c = o->cursors; c; c = c->next) c->pending = true;
-    if (o->cursors) cp_loop_defer(o->opts.loop, &o->later, later_fn);
+    cp_ring_join(&o->due, &o->idle);
+    if (!cp_ring_empty(&o->due)) cp_loop_defer(o->opts.loop, &o->later, later_fn);
 }
 
 static void store_tail(cp_output *o) {
@@ -492,16 +497,19 @@ void cp_output_settle(cp_output *o) {
     cp_loop_defer(o->opts.loop, &o->later, later_fn);
 }
 
-/* Tells the cursors, then the owner of the end. A callback may close any cursor and free the output. */
+/* Tells the cursors, as many as there is time for in one round, and the owner of the end. A callback may close any
+ * cursor and free the output. */
 static void later_fn(cp_deferred *d) {
     cp_output *o = CP_CONTAINER(d, cp_output, later);
+    uint64_t until = cp_now_us() + CP_OUT_ROUND_US;
+    bool late = false;
     o->telling = true;
-    for (cp_cursor *c = o->cursors; c; c = o->iter) {
-        o->iter = c->next;
-        if (!c->pending) continue;
-        c->pending = false;
+    for (cp_link *l; !late && (l = cp_ring_first(&o->due)); late = cp_now_us() >= until) {
+        cp_cursor *c = CP_CONTAINER(l, cp_cursor, link);
+        cp_ring_move(&o->idle, l);
         c->wake(c);
     }
+    if (!cp_ring_empty(&o->due)) cp_loop_defer(o->opts.loop, &o->later, later_fn);
     if (o->ended && !o->told && !o->free_asked) {
         o->told = true;
         if (o->on_end) o->on_end(o->arg);

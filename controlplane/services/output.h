@@ -13,7 +13,9 @@
 #include "base/budget.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/heap.h"
 #include "base/loop.h"
+#include "base/ring.h"
 #include "base/work.h"
 
 typedef struct cp_output cp_output;
@@ -91,15 +93,16 @@ size_t cp_output_get(cp_output *o, cp_fetch *f, uint64_t from, size_t max, cp_bu
 static inline bool cp_fetch_waits(const cp_fetch *f) { return f->job != NULL; }
 void cp_fetch_cancel(cp_fetch *f); /* done will not be called; idle is fine */
 
-/* A cursor. Embed in the owner. */
+/* A cursor. Embed in the owner. There may be tens of thousands on one output: none of these calls looks at the others.
+ */
 typedef struct cp_cursor {
     cp_output *o;
     uint64_t at;                       /* next offset wanted; the owner moves it by cp_cursor_advance */
     bool blocking;                     /* the child waits for this reader */
     void (*wake)(struct cp_cursor *c); /* new bytes or the end; coalesced, level-triggered: comes again after advance
                                           only for something new */
-    struct cp_cursor *prev, *next;
-    bool pending; /* output's: wake is due */
+    cp_link link;                      /* output's: with those that have heard all, or those that are to be told */
+    cp_heap_item pace;                 /* output's: among the blocking ones */
     cp_fetch fetch;
 } cp_cursor;
 void cp_cursor_open(cp_cursor *c, cp_output *o, uint64_t from, bool blocking, void (*wake)(cp_cursor *));

@@ -13,6 +13,7 @@ enum {
     CP_OUT_HELD = 1024 * 1024,       /* the same where the log takes nothing and bytes pass through memory */
     CP_OUT_AGAIN_MS = 2000,          /* a log that took nothing: until the next attempt to store */
     CP_OUT_RETRY_MS = 50,            /* no descriptor was free: until the next attempt */
+    CP_OUT_ROUND_US = 500,           /* so long cursors are told of news in one round of the loop */
 };
 
 /* One job of the io pool: open the file, write what a spill brings, punch, splice. Filled by the loop, run by a pool
@@ -66,8 +67,8 @@ struct cp_output {
     void (*on_end)(void *arg);
     void *arg;
 
-    cp_cursor *cursors;
-    cp_cursor *iter; /* next one to be told, while telling */
+    cp_link idle, due; /* the cursors that have been told all, and those to which there is something to say */
+    cp_heap blocking;  /* those that the child waits for, by where they stand */
     cp_deferred later, more;
     cp_timer retry;
     bool telling, free_asked;
@@ -83,6 +84,7 @@ void cp_output_retry(cp_output *o);  /* no descriptor was free: draining and rea
 int cp_output_create(const cp_output *o, int flags); /* opens the file, which it makes; fd or -1 */
 bool cp_output_can_count(cp_output *o);     /* false: no descriptor is free to write down what would be thrown away */
 bool cp_output_watched(const cp_output *o); /* by a blocking cursor */
+uint64_t cp_output_slowest(const cp_output *o); /* where the slowest of those stands; UINT64_MAX: there is none */
 void cp_output_hold(cp_output *o, const char *p, size_t n); /* discards these bytes, and keeps them for such cursors */
 void cp_output_gap(cp_output *o); /* writes down, in the file, how much has been thrown away behind what is kept */
 /* output_fetch.c reads without waiting. */

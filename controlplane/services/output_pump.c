@@ -34,7 +34,7 @@ static ssize_t discard(int pipe, size_t max) {
 }
 
 struct drain {
-    struct drain *next;
+    struct drain *next, **link; /* link: what points to it */
     cp_loop *loop;
     cp_io io;
     int fd;
@@ -42,9 +42,8 @@ struct drain {
 static struct drain *drains; /* loop thread only */
 
 static void drain_close(struct drain *d) {
-    struct drain **p = &drains;
-    while (*p != d) p = &(*p)->next;
-    *p = d->next;
+    *d->link = d->next;
+    if (d->next) d->next->link = d->link;
     cp_io_del(d->loop, &d->io);
     cp_close(&d->fd);
     free(d);
@@ -69,6 +68,8 @@ void cp_output_drain(cp_loop *loop, int fd) {
     d->loop = loop;
     d->fd = fd;
     d->next = drains;
+    d->link = &drains;
+    if (d->next) d->next->link = &d->next;
     drains = d;
     if (cp_io_add(d->loop, &d->io, d->fd, EPOLLIN, drain_event) < 0) drain_close(d);
 }
@@ -359,8 +360,7 @@ static uint64_t hole_end(const cp_output *o) {
     if (step > CP_OUT_JOB) step = CP_OUT_JOB;
     if (step < 4096) step = 4096;
     uint64_t to = (o->stored - budget + step - 1) / step * step;
-    for (const cp_cursor *c = o->cursors; c; c = c->next)
-        if (c->blocking && c->at < to) to = c->at;
+    if (cp_output_slowest(o) < to) to = cp_output_slowest(o);
     if (to > o->stored) to = o->stored;
     to = to / 4096 * 4096; /* a part of a page would only be zeroed */
     return to > o->first ? to : o->first;

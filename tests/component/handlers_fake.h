@@ -27,7 +27,7 @@
 #include "services/tree.h"
 
 struct cp_exec_impl {
-    cp_exec_watch *watches;
+    cp_link watches;
     bool told_start, told_end;
     int ended; /* outputs that have */
     bool exited;
@@ -78,17 +78,12 @@ void cp_exec_unref(cp_exec *e) {
 
 void cp_exec_watch_add(cp_exec *e, cp_exec_watch *w) {
     w->exec = e;
-    w->prev = NULL;
-    w->next = e->impl->watches;
-    if (w->next) w->next->prev = w;
-    e->impl->watches = w;
+    cp_ring_add(&e->impl->watches, &w->link);
 }
 
 void cp_exec_watch_del(cp_exec_watch *w) {
     if (!w->exec) return;
-    if (w->prev) w->prev->next = w->next;
-    else w->exec->impl->watches = w->next;
-    if (w->next) w->next->prev = w->prev;
+    cp_ring_del(&w->link);
     w->exec = NULL;
 }
 
@@ -157,8 +152,9 @@ static void fake_tell(cp_exec *e, bool end) {
     bool *told = end ? &e->impl->told_end : &e->impl->told_start;
     if (*told) return;
     *told = true;
-    for (cp_exec_watch *w = e->impl->watches, *next; w; w = next) {
-        next = w->next;
+    for (cp_link *l = e->impl->watches.next, *next; l != &e->impl->watches; l = next) {
+        next = l->next;
+        cp_exec_watch *w = CP_CONTAINER(l, cp_exec_watch, link);
         void (*fn)(cp_exec_watch *, cp_exec *) = end ? w->ops->on_end : w->ops->on_start;
         if (fn) fn(w, e);
     }
@@ -212,6 +208,7 @@ int cp_exec_start(cp_services *s, const cp_exec_spec *spec, cp_exec_watch *w, cp
     cp_exec *e = cp_new(cp_exec);
     e->svc = s;
     e->impl = cp_new(struct cp_exec_impl);
+    cp_ring_init(&e->impl->watches);
     e->kind = spec->kind;
     e->max_output = spec->max_output ? spec->max_output : UINT64_MAX;
     e->refs = 2; /* history's and the caller's */
@@ -372,7 +369,7 @@ static int fake_teardown(void **state) {
     for (size_t i = 0; i < fake.nexecs; i++) {
         cp_exec *e = fake.execs[i];
         assert_int_equal(e->refs, 1); /* every handler has given its reference back */
-        assert_null(e->impl->watches);
+        assert_true(cp_ring_empty(&e->impl->watches));
         for (int k = 0; k < 2; k++) {
             cp_close(&e->impl->write_fd[k]);
             cp_output_free(e->out[k]);
