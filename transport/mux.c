@@ -1,7 +1,12 @@
-/* The endpoint: birth, loss, draining and inspection of a multiplexed connection. */
+/* The endpoint: birth, loss, draining and inspection of a multiplexed connection.
+ *
+ * A connection may have ten thousand requests, and to end one calls into its handler. So they are ended in rounds of
+ * the loop, also when the connection has gone: the mux then outlives it (`closing`, without ws and out) until its table
+ * is empty, counts as before for the memory budget, and says nothing to anybody. */
 #include "transport/mux.h"
 
 #include "base/clock.h"
+#include "transport/ws_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +16,7 @@ struct cp_mux_shared *mux_shared_of(cp_transport *t) {
         t->mux_shared = cp_new(struct cp_mux_shared);
         t->mux_shared->t = t;
         t->mux_shared->queue_tail = &t->mux_shared->queue;
+        cp_ring_init(&t->mux_shared->ending);
     }
     return t->mux_shared;
 }
@@ -36,44 +42,106 @@ static int mux_open(cp_ws *ws) {
     return 0;
 }
 
+/* ---- the end of all its requests ---- */
+
+static void mux_free(mux *m) {
+    cp_transport *t = m->t;
+    cp_ring_del(&m->link);
+    cp_loop_undefer(t->loop, &m->ending);
+    free(m->table.buckets);
+    cp_charge_free(&m->charge);
+    free(m);
+    cp_ws_left(t);
+}
+
+/* Ends the next one. False: there is none. */
+static bool lose_next(mux *m) {
+    pend *p = pend_from(&m->table, m->ending_at);
+    if (!p) return false;
+    m->ending_at = pend_bucket(&m->table, p);
+    mux_lose(m, p);
+    return true;
+}
+
+/* What is there is sent; what would have to be waited for is ended. Sees to one bucket: it may keep some. False: all
+ * have been seen to. */
+static bool drain_next(mux *m, const cp_err *err) {
+    pend *p = pend_from(&m->table, m->ending_at);
+    if (!p) return false;
+    uint32_t bucket = pend_bucket(&m->table, p);
+    for (pend *next; p && pend_bucket(&m->table, p) == bucket; p = next) {
+        next = pend_next(&m->table, p);
+        if (p->state == PEND_STREAMING) mux_wake_stream(m, p); /* the pull ends it when it would wait */
+        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, err))
+            next = pend_from(&m->table, bucket); /* others may be gone too */
+    }
+    m->ending_at = bucket + 1;
+    return true;
+}
+
+static void end_some(cp_deferred *d) {
+    mux *m = CP_CONTAINER(d, mux, ending);
+    uint64_t until = cp_now_us() + MUX_ENDING_US;
+    cp_err err;
+    bool more;
+    cp_fail(&err, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
+    do more = m->closing ? lose_next(m) : drain_next(m, &err);
+    while (more && cp_now_us() < until);
+    if (more) {
+        cp_loop_defer(m->t->loop, &m->ending, end_some);
+    } else if (m->closing) {
+        mux_free(m);
+    } else {
+        cp_ring_del(&m->link);
+        cp_outbox_wake(m->out); /* it may close now */
+    }
+}
+
+static bool is_ending(const mux *m) { return m->link.next != NULL; }
+
+static void begin_ending(mux *m) {
+    m->ending_at = 0;
+    if (!is_ending(m)) cp_ring_add(&mux_shared_of(m->t)->ending, &m->link);
+    end_some(&m->ending); /* mostly they are few, and this is all */
+}
+
+bool cp_mux_ending(const cp_transport *t) { return t->mux_shared && !cp_ring_empty(&t->mux_shared->ending); }
+
+void cp_mux_end_all(cp_transport *t) {
+    for (cp_link *l; t->mux_shared && (l = cp_ring_first(&t->mux_shared->ending));) {
+        mux *m = CP_CONTAINER(l, mux, link);
+        while (lose_next(m)) continue;
+        mux_free(m);
+    }
+}
+
 static void mux_close(cp_ws *ws, uint16_t code) {
     (void)code;
     mux *m = cp_ws_data(ws);
     m->closing = true;
+    m->ws = NULL;
+    m->out = NULL;
     mux_job_abandon(m);
-    uint32_t bucket = 0;
-    for (pend *p; (p = pend_from(&m->table, bucket)); mux_lose(m, p)) bucket = pend_bucket(&m->table, p);
     for (pend *p; (p = pend_top(&m->held)); pend_drop(&m->held, p)) p->m = NULL;
     cp_timer_stop(m->t->loop, &m->deadline);
     cp_timer_stop(m->t->loop, &m->starved);
     cp_loop_undefer(m->t->loop, &m->more);
     cp_timer_stop(m->t->loop, &m->paced);
-    free(m->table.buckets);
     cp_buf_free(&m->parked);
-    cp_charge_free(&m->charge);
-    free(m);
+    begin_ending(m);
 }
 
 static void mux_writable(cp_ws *ws) { mux_pull(cp_ws_data(ws)); }
 
-/* What is there is sent; what would have to be waited for is ended. */
 static void mux_drain(cp_ws *ws) {
     mux *m = cp_ws_data(ws);
-    cp_err err;
     m->draining = true;
-    cp_fail(&err, CP_E_OPERATION_INTERRUPTED, "The server is shutting down");
-    for (pend *p = pend_from(&m->table, 0), *next; p; p = next) {
-        uint32_t bucket = pend_bucket(&m->table, p);
-        next = pend_next(&m->table, p);
-        if (p->state == PEND_STREAMING) mux_wake_stream(m, p); /* the pull ends it when it would wait */
-        else if (mux_give_up(m, p, CP_END_SHUTDOWN, false, &err))
-            next = pend_from(&m->table, bucket); /* others may be gone too */
-    }
+    begin_ending(m);
 }
 
 static bool mux_busy(cp_ws *ws) {
     const mux *m = cp_ws_data(ws);
-    return m->sending || m->parked.n || m->large.mask || m->streams.mask;
+    return is_ending(m) || m->sending || m->parked.n || m->large.mask || m->streams.mask;
 }
 
 static size_t mux_held_outside(cp_ws *ws) {

@@ -17,12 +17,17 @@
  * - An error with an id ends that request, unless it has "of": "stdin", "window" or another type: then that message was
  *   refused, and the request goes on.
  *
- * Below: what the files of the mux share; outside only cp_ws_mux and cp_mux_free_shared are used. */
+ * Below: what the files of the mux share; outside only cp_ws_mux and the first three functions are used. */
+#include "base/ring.h"
 #include "transport/backlog.h"
 #include "transport/pace.h"
 #include "transport/pending.h"
 #include "transport/ws.h"
 
+/* Ends at once what is left of connections that have gone: otherwise that is done in rounds of the loop. */
+void cp_mux_end_all(cp_transport *t);
+/* Some connection has gone whose requests have not all been ended. */
+bool cp_mux_ending(const cp_transport *t);
 /* Frees the buffers that all connections share; none may be open. */
 void cp_mux_free_shared(cp_transport *t);
 
@@ -47,6 +52,8 @@ enum {
     MUX_REPLIES_AHEAD = 16 * 1024 * 1024, /* what the replies of the dispatched ones may come to */
     MUX_STARVED_MS = 10,
     MUX_ADMIT_US = 1000,          /* so long requests that waited are dispatched in one round */
+    MUX_DEADLINES_US = 500,       /* so long deadlines that have passed are seen to */
+    MUX_ENDING_US = 250,          /* so long the requests of a connection that leaves are ended */
     MUX_PROBE_STREAM = 64 * 1024, /* bytes from one probe of the pace to the next; see pace.h */
     MUX_PROBE_LARGE = 512 * 1024,
     MUX_LARGE_AHEAD = 1024 * 1024, /* so much more of a large response may be unread: most go out without a wait */
@@ -91,12 +98,16 @@ typedef struct mux {
     bool pulling;    /* a source is writing into the outbox */
     bool admitting;
     bool closing, draining;
+    cp_deferred ending; /* requests are ended, in rounds: the connection has gone, or the server is about to leave */
+    uint32_t ending_at; /* the bucket whose turn it is */
+    cp_link link;       /* among those that end requests */
 } mux;
 
 struct cp_mux_shared {
     cp_transport *t;
     size_t parsing;                      /* what those on the pool are expected to take */
     struct mux_job *queue, **queue_tail; /* jobs that wait for the budget */
+    cp_link ending;                      /* connections whose requests are being ended */
     cp_buf id, text;                     /* scratch */
     cp_buf body;                         /* memory for the next answer that is made at once */
     size_t slab_used;

@@ -234,7 +234,7 @@ static void start_large(mux *m, pend *p, cp_result *res) {
     p->state = PEND_SENDING;
     p->status = (uint16_t)res->status;
     p->reply.on_cancel = NULL;
-    p->deadline_ms = 0;
+    pend_due_drop(&m->table, p);
     pend_push(&m->large, p);
     cp_outbox_wake(m->out);
 }
@@ -272,7 +272,7 @@ void mux_answer_now(mux *m, cp_str id, const cp_match *match, uint64_t started_u
     refuse_file(res);
     cp_str body = json_body(res);
     if (res->spilled || is_large(id, body)) {
-        pend *p = pend_add(&m->table, id, false);
+        pend *p = pend_add(&m->table, id, false, false);
         p->m = m;
         p->index = (uint16_t)match->index;
         p->started_us = started_us;

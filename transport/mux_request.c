@@ -103,7 +103,8 @@ static int read_request(mux *m, const mux_msg *msg, cp_method method, incoming *
 /* ---- dispatch ---- */
 
 static pend *new_pending(mux *m, cp_str id, const incoming *in, uint64_t started_us) {
-    pend *p = pend_add(&m->table, id, in->window > 0);
+    uint64_t deadline = in->req.deadline_ms;
+    pend *p = pend_add(&m->table, id, in->window > 0, deadline > 0);
     pend_flow *flow = pend_flow_of(p);
     p->m = m;
     p->reply.ops = &mux_reply_ops;
@@ -114,9 +115,9 @@ static pend *new_pending(mux *m, cp_str id, const incoming *in, uint64_t started
     p->kill_on_disconnect = in->req.kill_on_disconnect;
     if (flow) *flow = (pend_flow){.credit = in->window, .window = in->window};
     cp_metric_add(CP_M_PENDING, 1);
-    p->deadline_ms = (uint32_t)in->req.deadline_ms;
-    if (p->deadline_ms && (!cp_timer_active(&m->deadline) || m->deadline.at > pend_deadline(p)))
-        cp_timer_start(m->t->loop, &m->deadline, p->deadline_ms, mux_on_deadline);
+    if (!deadline) return p;
+    pend_due_at(&m->table, p, started_us / 1000 + deadline);
+    if (pend_due_first(&m->table) == p) cp_timer_start(m->t->loop, &m->deadline, deadline, mux_on_deadline);
     return p;
 }
 
@@ -332,23 +333,21 @@ void mux_cancel(mux *m, cp_str id, bool kill) {
 }
 
 void mux_on_deadline(cp_timer *timer) {
-    enum { COARSE_MS = 5 }; /* each run walks the whole table */
     mux *m = CP_CONTAINER(timer, mux, deadline);
-    uint64_t now = cp_loop_now(m->t->loop), soonest = 0;
+    uint64_t now = cp_loop_now(m->t->loop), until = cp_now_us() + MUX_DEADLINES_US;
     cp_err err;
     cp_fail(&err, CP_E_DEADLINE_EXCEEDED, "The deadline of the request has passed");
-    for (pend *p = pend_from(&m->table, 0), *next; p; p = next) {
-        uint64_t at = pend_deadline(p);
-        uint32_t bucket = pend_bucket(&m->table, p);
-        next = pend_next(&m->table, p);
-        if (at > now && (!soonest || at < soonest)) soonest = at;
-        if (!at || at > now) continue;
-        p->deadline_ms = 0; /* once, though it may stay */
+    pend *p;
+    for (bool late = false; !late && (p = pend_due_first(&m->table)) && pend_deadline(p) <= now;) {
+        pend_due_drop(&m->table, p); /* once, though it may stay */
         mux_give_up(m, p, CP_END_DEADLINE, false, &err);
-        next = pend_from(&m->table, bucket); /* others may be gone too */
+        late = cp_now_us() >= until;
     }
-    if (soonest)
-        cp_timer_start(m->t->loop, timer, soonest - now < COARSE_MS ? COARSE_MS : soonest - now, mux_on_deadline);
+    if ((p = pend_due_first(
+             &m->table))) { /* what there was no time for comes in a millisecond: others have their turn */
+        uint64_t at = pend_deadline(p);
+        cp_timer_start(m->t->loop, timer, at > now ? at - now : 1, mux_on_deadline);
+    }
     mux_check_full(m);
 }
 

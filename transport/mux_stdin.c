@@ -21,7 +21,7 @@ static void unlink_ack(struct mux_ack *a) {
 static void on_taken(cp_stdin_ack *base) {
     struct mux_ack *a = CP_CONTAINER(base, struct mux_ack, base);
     if (a->m) {
-        mux_put_taken(a->m, pend_id(a->p), a->bytes);
+        if (!a->m->closing) mux_put_taken(a->m, pend_id(a->p), a->bytes);
         unlink_ack(a);
     }
     free(a);

@@ -19,6 +19,7 @@ static bool has_credit(pend *p) {
 }
 
 void mux_wake_stream(mux *m, pend *p) {
+    if (m->closing) return;
     if (p->pulling) {
         p->woken = true;
         return;

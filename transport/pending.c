@@ -55,19 +55,55 @@ static size_t flow_at(size_t id_n) {
     return (end + align - 1) / align * align;
 }
 
+static size_t due_at(size_t id_n, bool windowed) { return flow_at(id_n) + (windowed ? sizeof(pend_flow) : 0); }
+
 pend_flow *pend_flow_of(pend *p) { return p->windowed ? (pend_flow *)(void *)((char *)p + flow_at(p->id_n)) : NULL; }
 
-static size_t size_of(size_t id_n, bool windowed) {
-    size_t size = windowed ? flow_at(id_n) + sizeof(pend_flow) : offsetof(pend, id) + id_n;
+static size_t size_of(size_t id_n, bool windowed, bool timed) {
+    size_t size = timed      ? due_at(id_n, windowed) + sizeof(pend_due)
+                  : windowed ? flow_at(id_n) + sizeof(pend_flow)
+                             : offsetof(pend, id) + id_n;
     return size > sizeof(pend) ? size : sizeof(pend);
 }
 
-pend *pend_add(pend_table *t, cp_str id, bool windowed) {
-    pend *p = cp_alloc(size_of(id.n, windowed));
-    t->bytes += size_of(id.n, windowed);
+/* What it takes in the table, its place in the heap included. */
+static size_t weight(const pend *p) {
+    return size_of(p->id_n, p->windowed, p->timed) + (p->timed ? sizeof(cp_heap_item *) : 0);
+}
+
+static pend_due *due_of(pend *p) {
+    return p->timed ? (pend_due *)(void *)((char *)p + due_at(p->id_n, p->windowed)) : NULL;
+}
+
+void pend_due_at(pend_table *t, pend *p, uint64_t at) {
+    pend_due *d = due_of(p);
+    d->p = p;
+    cp_heap_put(&t->due, &d->at, at);
+}
+
+void pend_due_drop(pend_table *t, pend *p) {
+    pend_due *d = due_of(p);
+    if (d) cp_heap_drop(&t->due, &d->at);
+}
+
+uint64_t pend_deadline(const pend *p) {
+    if (!p->timed) return 0;
+    const pend_due *d = (const void *)((const char *)p + due_at(p->id_n, p->windowed));
+    return d->at.slot ? d->at.key : 0;
+}
+
+pend *pend_due_first(const pend_table *t) {
+    cp_heap_item *first = cp_heap_first(&t->due);
+    return first ? CP_CONTAINER(first, pend_due, at)->p : NULL;
+}
+
+pend *pend_add(pend_table *t, cp_str id, bool windowed, bool timed) {
+    pend *p = cp_alloc(size_of(id.n, windowed, timed));
     p->windowed = windowed;
+    p->timed = timed;
     if (id.n) memcpy(p->id, id.p, id.n);
     p->id_n = (uint16_t)id.n;
+    t->bytes += weight(p);
     if (t->count >= t->nbuckets) resize(t, t->nbuckets ? t->nbuckets * 2 : FIRST_BUCKETS);
     insert(t, p);
     t->count++;
@@ -89,7 +125,8 @@ void pend_unlink(pend_table *t, pend *p) {
     while (*b != p) b = &(*b)->hash_next;
     *b = p->hash_next;
     p->hash_next = NULL;
-    t->bytes -= size_of(p->id_n, p->windowed);
+    pend_due_drop(t, p);
+    t->bytes -= weight(p);
     if (--t->count == 0 && t->nbuckets > FIRST_BUCKETS) { /* an idle connection is a cheap one */
         free(t->buckets);
         t->buckets = NULL;

@@ -3,6 +3,7 @@
  * Loop thread only; memory and links, no policy. Ten thousand entries may wait on a socket, so an entry is small: about
  * 110 bytes and its id. What few have is only there where it is needed (pend_flow), and what can be told from the rest
  * is not held. */
+#include "base/heap.h"
 #include "handlers/request.h"
 #include "handlers/router.h"
 #include "transport/outbox.h"
@@ -16,6 +17,12 @@ typedef enum {
     PEND_SENDING,   /* its large response goes out piece by piece */
     PEND_HELD,      /* answered and out of the table, but its work goes on and counts */
 } pend_state;
+
+/* Of one that has a deadline. */
+typedef struct pend_due {
+    cp_heap_item at; /* its key: cp_now_ms */
+    struct pend *p;
+} pend_due;
 
 /* Of a stream that was asked for with a window. */
 typedef struct pend_flow {
@@ -35,8 +42,7 @@ typedef struct pend {
         char *text;           /* WAITING and not `parsed`: `bytes` of it */
     };
     uint64_t started_us;
-    uint64_t bytes;       /* WAITING: of its message. Else sent so far; SENDING: of the body */
-    uint32_t deadline_ms; /* from its start; 0 none */
+    uint64_t bytes; /* WAITING: of its message. Else sent so far; SENDING: of the body */
     union {
         int32_t deficit; /* STREAMING */
         uint16_t status; /* SENDING */
@@ -49,26 +55,29 @@ typedef struct pend {
     bool runs : 1; /* counted as running */
     bool kill_on_disconnect : 1, queued : 1, pulling : 1, woken : 1, parsed : 1;
     bool windowed : 1; /* a pend_flow follows the id */
+    bool timed : 1;    /* a pend_due follows that */
     char id[];         /* JSON text; empty: the request had none, and it cannot be found */
 } pend;
 
 static inline cp_str pend_id(const pend *p) { return (cp_str){p->id, p->id_n}; }
-/* cp_now_ms; 0 none. */
-static inline uint64_t pend_deadline(const pend *p) {
-    return p->deadline_ms ? p->started_us / 1000 + p->deadline_ms : 0;
-}
-
 typedef struct pend_table {
     pend **buckets;
     uint32_t nbuckets, count;
     size_t bytes; /* of all entries */
+    cp_heap due;  /* those whose deadline is ahead */
 } pend_table;
 
 pend *pend_find(const pend_table *t, cp_str id);
-/* Zeroed, and one that may get a window; the caller has looked that the id is free. */
-pend *pend_add(pend_table *t, cp_str id, bool windowed);
+/* Zeroed. `windowed`, `timed`: one that may get a window, a deadline. The caller has looked that the id is free. */
+pend *pend_add(pend_table *t, cp_str id, bool windowed, bool timed);
 void pend_unlink(pend_table *t, pend *p); /* out of the table; the caller frees */
 pend_flow *pend_flow_of(pend *p);         /* NULL: it has no window */
+
+/* Deadlines, cp_now_ms; each call takes O(log n) steps. */
+void pend_due_at(pend_table *t, pend *p, uint64_t at); /* of one that is `timed` */
+void pend_due_drop(pend_table *t, pend *p);            /* it has none any more; none is fine */
+uint64_t pend_deadline(const pend *p);                 /* 0: none */
+pend *pend_due_first(const pend_table *t);             /* the one whose deadline comes first; NULL: none has one */
 
 /* All, in no order: pend_from(t, 0), then pend_next. Where entries may end on the way, go on with pend_from(t, bucket),
  * that being the pend_bucket of the one that ended: all that stood before it were seen. None may be added meanwhile. */

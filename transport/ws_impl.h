@@ -59,7 +59,7 @@ struct cp_ws_shared {
 /* Takes it out of the world at once: the peer sees an end or a reset. Frees ws. */
 void cp_ws_cut(cp_ws *ws);
 struct cp_ws_shared *cp_ws_shared_of(cp_transport *t);
-/* Tells a drain that a connection has gone. */
+/* Tells a drain that a connection has gone, or the last of its requests. */
 void cp_ws_left(cp_transport *t);
 /* "addr:port", "[addr]:port" or "local". */
 const char *cp_ws_peer(const cp_ws *ws, char out[64]);

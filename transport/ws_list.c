@@ -26,12 +26,13 @@ static void on_drained(cp_deferred *d) {
 
 void cp_ws_left(cp_transport *t) {
     struct cp_ws_shared *s = t->ws_shared;
-    if (s && s->drain_done && !t->ws_head) cp_loop_defer(t->loop, &s->drained, on_drained);
+    if (s && s->drain_done && !t->ws_head && !cp_mux_ending(t)) cp_loop_defer(t->loop, &s->drained, on_drained);
 }
 
 static void on_deadline(cp_timer *timer) {
     struct cp_ws_shared *s = CP_CONTAINER(timer, struct cp_ws_shared, drain);
     while (s->t->ws_head) cp_ws_cut(s->t->ws_head);
+    cp_mux_end_all(s->t);
 }
 
 void cp_ws_drain_all(cp_transport *t, uint64_t timeout_ms, void (*done)(void *arg), void *arg) {
@@ -48,6 +49,7 @@ void cp_ws_drain_all(cp_transport *t, uint64_t timeout_ms, void (*done)(void *ar
 
 void cp_ws_close_all(cp_transport *t) {
     while (t->ws_head) cp_ws_cut(t->ws_head);
+    cp_mux_end_all(t);
     cp_mux_free_shared(t);
     if (!t->ws_shared) return;
     cp_timer_stop(t->loop, &t->ws_shared->drain);

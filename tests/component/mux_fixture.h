@@ -84,6 +84,7 @@ static struct {
     unsigned n, cancelled;
     cp_end why;
     bool kill, will_answer, deaf;
+    bool slow; /* its handler has much to do when it is told: longer than a round of the loop may take */
     char input[64];
     bool eof;
     cp_stdin_ack *acks[8];
@@ -91,6 +92,7 @@ static struct {
 } held;
 
 static inline bool held_cancel(cp_reply *r, cp_end why, bool kill) {
+    for (uint64_t until = cp_now_us() + 1200; held.slow && cp_now_us() < until;) continue;
     held.cancelled++;
     held.why = why;
     held.kill = kill;

@@ -18,7 +18,7 @@ static void entries_are_found_until_unlinked(void **state) {
     char text[32];
     for (int i = 0; i < N; i++) {
         assert_null(pend_find(&t, id_of(i, text)));
-        all[i] = pend_add(&t, id_of(i, text), false);
+        all[i] = pend_add(&t, id_of(i, text), false, false);
     }
     assert_int_equal(t.count, N);
     for (int i = 0; i < N; i++) assert_ptr_equal(pend_find(&t, id_of(i, text)), all[i]);
@@ -36,7 +36,7 @@ static void entries_are_found_until_unlinked(void **state) {
 static void entries_without_id_are_not_found(void **state) {
     (void)state;
     pend_table t = {0};
-    pend *a = pend_add(&t, (cp_str){0}, false), *b = pend_add(&t, (cp_str){0}, false);
+    pend *a = pend_add(&t, (cp_str){0}, false, false), *b = pend_add(&t, (cp_str){0}, false, false);
     assert_null(pend_find(&t, (cp_str){0}));
     assert_int_equal(t.count, 2);
     pend_unlink(&t, a);
@@ -61,7 +61,7 @@ static void all_are_walked_with_and_without_id(void **state) {
     char text[32];
     assert_null(pend_from(&t, 0));
     for (int i = 0; i < N; i++) {
-        pend_add(&t, i % 3 ? id_of(i, text) : (cp_str){0}, false);
+        pend_add(&t, i % 3 ? id_of(i, text) : (cp_str){0}, false, false);
         if (i % 500 == 0) assert_int_equal(count_all(&t), i + 1);
     }
     assert_int_equal(count_all(&t), N);
@@ -101,8 +101,10 @@ static void a_window_is_kept_behind_the_id(void **state) {
     char id[64] = {0};
     for (size_t n = 0; n <= sizeof id; n++) {
         for (size_t i = 0; i < n; i++) id[i] = (char)('a' + (n + i) % 26);
-        pend *p = pend_add(&t, (cp_str){id, n}, true), *plain = pend_add(&t, (cp_str){0}, false);
+        pend *p = pend_add(&t, (cp_str){id, n}, true, n % 2), *plain = pend_add(&t, (cp_str){0}, false, false);
         *pend_flow_of(p) = (pend_flow){.credit = -1, .window = INT64_MAX};
+        if (n % 2) pend_due_at(&t, p, 7 * n); /* behind that */
+        assert_int_equal(pend_deadline(p), n % 2 ? 7 * n : 0);
         assert_true(cp_str_eq(pend_id(p), (cp_str){id, n}));
         assert_int_equal(pend_flow_of(p)->credit, -1);
         assert_null(pend_flow_of(plain));
@@ -114,14 +116,41 @@ static void a_window_is_kept_behind_the_id(void **state) {
     free(t.buckets);
 }
 
-static void a_deadline_counts_from_the_start(void **state) {
+/* The one whose deadline comes first is at hand, whoever comes and goes meanwhile. */
+static void deadlines_come_in_order(void **state) {
     (void)state;
-    pend p = {.started_us = 5000999};
-    assert_int_equal(pend_deadline(&p), 0);
-    p.deadline_ms = 20;
-    assert_int_equal(pend_deadline(&p), 5020);
-    p.deadline_ms = INT32_MAX;
-    assert_int_equal(pend_deadline(&p), UINT64_C(5000) + INT32_MAX);
+    enum { N = 1000 };
+    static pend *all[N];
+    pend_table t = {0};
+    char text[32];
+    assert_null(pend_due_first(&t));
+    for (int i = 0; i < N; i++) {
+        all[i] = pend_add(&t, id_of(i, text), false, i % 3);
+        if (i % 3) pend_due_at(&t, all[i], (uint64_t)(i * 7919 % N) + 1);
+        assert_int_equal(pend_deadline(all[i]), i % 3 ? i * 7919 % N + 1 : 0);
+    }
+    for (int i = 0; i < N; i += 5) { /* some end before */
+        pend_unlink(&t, all[i]);
+        free(all[i]);
+        all[i] = NULL;
+    }
+    uint64_t before = 0;
+    int n = 0;
+    for (pend *p; (p = pend_due_first(&t)); n++) {
+        assert_true(pend_deadline(p) > before);
+        before = pend_deadline(p);
+        pend_due_drop(&t, p); /* it may stay, without a deadline */
+        assert_int_equal(pend_deadline(p), 0);
+    }
+    int want = 0;
+    for (int i = 0; i < N; i++) {
+        want += all[i] && i % 3;
+        if (all[i]) pend_unlink(&t, all[i]);
+        free(all[i]);
+    }
+    assert_int_equal(n, want);
+    assert_int_equal(t.bytes, 0);
+    assert_null(t.due.v);
 }
 
 static void queues_are_fifo_within_a_priority(void **state) {
@@ -152,7 +181,7 @@ int main(void) {
         cmocka_unit_test(entries_without_id_are_not_found),
         cmocka_unit_test(all_are_walked_with_and_without_id),
         cmocka_unit_test(a_window_is_kept_behind_the_id),
-        cmocka_unit_test(a_deadline_counts_from_the_start),
+        cmocka_unit_test(deadlines_come_in_order),
         cmocka_unit_test(queues_are_fifo_within_a_priority),
         cmocka_unit_test(an_entry_is_small),
     };
