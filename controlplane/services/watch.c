@@ -96,6 +96,9 @@ static cp_watcher *watcher_new(cp_services *s, const cp_watch_spec *spec) {
     cp_watcher *w = cp_new(cp_watcher);
     w->svc = s;
     w->fd = w->parent_wd = -1;
+    cp_ring_init(&w->subs);
+    cp_ring_init(&w->untold);
+    cp_ring_init(&w->checks);
     w->path = cp_str_dup(cp_str_of(spec->path));
     w->recursive = spec->recursive;
     w->events = spec->events;
@@ -110,6 +113,7 @@ static cp_watcher *watcher_new(cp_services *s, const cp_watch_spec *spec) {
 static void unlist(cp_watcher *w) {
     w->over = true;
     watch_walk_stop(w);
+    cp_loop_undefer(w->svc->loop, &w->more);
     cp_metric_add(CP_M_WATCHERS, -1);
     if (w->prev) w->prev->next = w->next;
     else w->svc->watches->first = w->next;
@@ -158,8 +162,12 @@ static cp_watcher *find_or_start(cp_services *s, const cp_watch_spec *spec, bool
     return w;
 }
 
+static bool is_used(const cp_watcher *w) {
+    return !cp_ring_empty(&w->subs) || !cp_ring_empty(&w->untold) || !cp_ring_empty(&w->checks);
+}
+
 static void end_if_unused(cp_watcher *w) {
-    if (w->over || w->subs || w->checks || w->retained) return;
+    if (w->over || is_used(w) || w->retained) return;
     unlist(w);
     w->hold++;
     watch_unhold(w);
@@ -173,20 +181,12 @@ int cp_watch_open(cp_services *s, const cp_watch_spec *spec, cp_watch_sub *sub, 
     cp_watcher *w = find_or_start(s, spec, false, &created, err);
     sub->watcher = w;
     sub->loop = s->loop;
-    sub->told = w->ready;
-    sub->prev = NULL;
-    sub->next = w->subs;
-    if (sub->next) sub->next->prev = sub;
-    w->subs = sub;
+    cp_ring_add(w->ready ? &w->subs : &w->untold, &sub->link);
     return w->ready ? 1 : 0;
 }
 
 static void sub_unlink(cp_watch_sub *sub) {
-    cp_watcher *w = sub->watcher;
-    if (sub->prev) sub->prev->next = sub->next;
-    else w->subs = sub->next;
-    if (sub->next) sub->next->prev = sub->prev;
-    sub->prev = sub->next = NULL;
+    cp_ring_del(&sub->link);
     sub->watcher = NULL;
 }
 
@@ -200,17 +200,12 @@ void cp_watch_close(cp_watch_sub *sub) {
 
 const char *cp_watch_id(const cp_watch_sub *sub) { return sub->watcher ? sub->watcher->id : ""; }
 
-static cp_watch_sub *untold(const cp_watcher *w) {
-    cp_watch_sub *sub = w->subs;
-    while (sub && sub->told) sub = sub->next;
-    return sub;
-}
-
 /* Whoever is told may close itself and others: each time the list is looked at anew. */
 void watch_started(cp_watcher *w) {
     w->ready = true;
-    for (cp_watch_sub *sub; !w->over && (sub = untold(w));) {
-        sub->told = true;
+    for (cp_link *l; !w->over && (l = cp_ring_first(&w->untold));) {
+        cp_watch_sub *sub = CP_CONTAINER(l, cp_watch_sub, link);
+        cp_ring_move(&w->subs, l);
         sub->on_ready(sub, NULL);
     }
 }
@@ -218,17 +213,13 @@ void watch_started(cp_watcher *w) {
 /* ---- checks ---- */
 
 static void check_unlink(cp_watch_check *c) {
-    cp_watcher *w = c->watcher;
-    if (c->prev) c->prev->next = c->next;
-    else w->checks = c->next;
-    if (c->next) c->next->prev = c->prev;
-    c->prev = c->next = NULL;
+    cp_ring_del(&c->link);
     c->watcher = NULL;
 }
 
 static void expired(cp_timer *t) {
     cp_watcher *w = CP_CONTAINER(t, cp_watcher, expiry);
-    if (w->subs || w->checks) {
+    if (is_used(w)) {
         cp_timer_start(w->svc->loop, &w->expiry, CP_WATCH_RETAIN_MS, expired);
         return;
     }
@@ -245,9 +236,9 @@ static void answer(cp_watch_check *c, const cp_watcher *w, const cp_err *err, bo
 }
 
 static cp_watch_check *answerable(const cp_watcher *w, bool drained) {
-    cp_watch_check *c = w->checks;
-    while (c && c->unread && !drained) c = c->next;
-    return c;
+    cp_link *l = cp_ring_first(&w->checks);
+    cp_watch_check *c = l ? CP_CONTAINER(l, cp_watch_check, link) : NULL;
+    return c && (drained || c->from <= w->read - (w->in_n - w->in_at)) ? c : NULL;
 }
 
 void watch_answer(cp_watcher *w, bool drained) {
@@ -268,18 +259,15 @@ void cp_watch_check_start(cp_services *s, const cp_watch_spec *spec, cp_watch_ch
         c->done(c, &err);
         return;
     }
-    c->prev = NULL;
-    c->next = w->checks;
-    if (c->next) c->next->prev = c;
-    w->checks = c;
+    cp_ring_add(&w->checks, &c->link);
     w->retained = true;
     cp_timer_start(s->loop, &w->expiry, CP_WATCH_RETAIN_MS, expired);
     if (!w->ready) {
-        c->unread = 0; /* the version begins with what the walk has found */
+        c->from = 0; /* the version begins with what the walk has found */
         return;
     }
     /* The walk of a new folder only adds to what must be read. */
-    c->unread = ioctl(w->fd, FIONREAD, &queued) == 0 && queued > 0 ? (uint64_t)queued : 0;
+    c->from = w->read + (ioctl(w->fd, FIONREAD, &queued) == 0 && queued > 0 ? (uint64_t)queued : 0);
     if (!w->walking) watch_pump(w);
 }
 
@@ -287,7 +275,8 @@ void cp_watch_check_cancel(cp_watch_check *c) {
     cp_watcher *w = c->watcher;
     if (!w) return;
     check_unlink(c);
-    if (!w->ready && !w->checks) w->retained = false; /* nobody has been told a version to come again with */
+    if (!w->ready && cp_ring_empty(&w->checks))
+        w->retained = false; /* nobody has been told a version to come again with */
     end_if_unused(w);
 }
 
@@ -301,15 +290,17 @@ void watch_end(cp_watcher *w, bool failed, const cp_err *why_borrowed) {
     w->hold++;
     cp_io_del(w->svc->loop, &w->io);
     cp_timer_stop(w->svc->loop, &w->expiry);
-    for (cp_watch_sub *sub; (sub = w->subs);) {
+    cp_ring_join(&w->subs, &w->untold);
+    for (cp_link *l; (l = cp_ring_first(&w->subs));) {
+        cp_watch_sub *sub = CP_CONTAINER(l, cp_watch_sub, link);
         sub_unlink(sub);
         watch_sub_end(sub, failed, why.msg);
         if (ready) sub->on_events(sub);
         else sub->on_ready(sub, &why);
     }
-    for (cp_watch_check *c; (c = w->checks);) {
+    for (cp_link *l; (l = cp_ring_first(&w->checks));) {
         bool lost = ready && failed;
-        answer(c, w, lost ? NULL : &why, lost);
+        answer(CP_CONTAINER(l, cp_watch_check, link), w, lost ? NULL : &why, lost);
     }
     watch_unhold(w);
 }
@@ -319,8 +310,9 @@ void cp_watches_close(cp_services *s) {
     for (cp_watcher *w; (w = s->watches->first);) {
         w->hold++;
         unlist(w);
-        while (w->subs) sub_unlink(w->subs);
-        while (w->checks) check_unlink(w->checks);
+        cp_ring_join(&w->subs, &w->untold);
+        for (cp_link *l; (l = cp_ring_first(&w->subs));) sub_unlink(CP_CONTAINER(l, cp_watch_sub, link));
+        for (cp_link *l; (l = cp_ring_first(&w->checks));) check_unlink(CP_CONTAINER(l, cp_watch_check, link));
         cp_io_del(s->loop, &w->io);
         cp_timer_stop(s->loop, &w->expiry);
         watch_unhold(w);

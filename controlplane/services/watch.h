@@ -1,6 +1,7 @@
 #pragma once
 /* Watching files: who asks for the same path with the same options shares one watcher (an inotify instance and the
  * folders it watches). Loop thread only. */
+#include "base/ring.h"
 #include "services/services.h"
 
 typedef enum {
@@ -58,13 +59,12 @@ typedef struct cp_watch_sub {
     /* watch*.c's */
     cp_watcher *watcher;
     cp_loop *loop;
-    struct cp_watch_sub *prev, *next;
+    cp_link link;                     /* with those that know that it is ready, or those that do not */
     cp_watch_list window, taken_from; /* being collected; ready to be taken */
     cp_watch_event *hash[256];        /* of window */
     cp_watch_event *current;
     cp_timer timer;
-    bool told; /* that it is ready */
-    bool due;  /* the window is over, but what was ready before it has not been taken yet */
+    bool due; /* the window is over, but what was ready before it has not been taken yet */
     uint64_t dropped;
 } cp_watch_sub;
 
@@ -85,8 +85,8 @@ typedef struct cp_watch_check {
     bool lost;            /* events were lost: no version of this watcher says anything any more */
     /* watch.c's */
     cp_watcher *watcher;
-    struct cp_watch_check *prev, *next;
-    uint64_t unread; /* bytes of the kernel's queue that were there when the check began */
+    cp_link link;
+    uint64_t from; /* what the watcher must have handled: all that was in the kernel's queue when the check began */
 } cp_watch_check;
 /* LIMIT_EXCEEDED: a watcher more would have to be kept than config->max_watches. */
 void cp_watch_check_start(cp_services *s, const cp_watch_spec *spec, cp_watch_check *c);

@@ -6,13 +6,14 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { ROUNDS = 16 /* reads before the loop gets its turn */ };
+enum { STEPS = 2048 /* before others have their turn: events, and subscribers that one is told to */ };
 
 void watch_emit(cp_watcher *w, cp_watch_type type, cp_str path, bool is_dir) {
     if (!(w->events & 1u << type)) return;
     if (watch_matches(&w->exclude, path) || (w->include.n && !watch_matches(&w->include, path))) return;
     w->count++;
-    for (cp_watch_sub *s = w->subs; s; s = s->next) watch_sub_push(s, w->id, type, path, is_dir);
+    for (cp_link *l = w->subs.next; l != &w->subs; l = l->next, w->steps++)
+        watch_sub_push(CP_CONTAINER(l, cp_watch_sub, link), w->id, type, path, is_dir);
 }
 
 static bool type_of(uint32_t mask, cp_watch_type *out) {
@@ -142,12 +143,33 @@ static void handle(cp_watcher *w, const struct inotify_event *ev) {
 
 /* ---- reading ---- */
 
-static void handle_buffered(cp_watcher *w) {
-    while (w->in_at < w->in_n && !w->over && !w->walking) {
+/* Both false: enough for now. */
+static bool handle_buffered(cp_watcher *w) {
+    for (; w->in_at < w->in_n && !w->over && !w->walking; w->steps++) {
+        if (w->steps >= STEPS) return false;
         const struct inotify_event *ev = (const struct inotify_event *)(const void *)(w->in + w->in_at);
         w->in_at += sizeof *ev + ev->len;
         handle(w, ev);
     }
+    return true;
+}
+
+/* What a walk has found in new folders. */
+static bool tell_found(cp_watcher *w) {
+    if (w->walking) return true; /* a thread is adding to it */
+    for (; w->found_at < w->found.n; w->steps++) {
+        if (w->steps >= STEPS) return false;
+        const char *path = w->found.p + w->found_at + 1;
+        size_t n = strlen(path);
+        watch_emit(w, CP_WATCH_CREATE, (cp_str){path, n}, path[-1] == 'd');
+        w->found_at += n + 2;
+        w->named++;
+    }
+    /* Too many to name: far more than a subscriber gets, but for a check it must count as a change. */
+    if (w->nfound > w->named) w->count += w->nfound - w->named;
+    w->nfound = w->named = w->found_at = 0;
+    cp_buf_reset(&w->found, 4096);
+    return true;
 }
 
 /* False: nothing to read, or broken. */
@@ -161,16 +183,23 @@ static bool read_more(cp_watcher *w) {
     if (n <= 0) return false;
     w->in_n = (size_t)n;
     w->in_at = 0;
-    for (cp_watch_check *c = w->checks; c; c = c->next) c->unread -= c->unread < w->in_n ? c->unread : w->in_n;
+    w->read += w->in_n;
     return true;
 }
 
+static void pump_more(cp_deferred *d) { watch_pump(CP_CONTAINER(d, cp_watcher, more)); }
+
 void watch_pump(cp_watcher *w) {
+    w->steps = 0;
     w->hold++;
-    for (int round = 0;; round++) {
-        handle_buffered(w);
-        if (!w->over && !w->walking) watch_answer(w, false);
-        if (w->over || w->walking || round == ROUNDS) break;
+    for (;;) {
+        bool all = tell_found(w) && handle_buffered(w);
+        if (!w->over && !w->walking && w->found_at == w->found.n) watch_answer(w, false);
+        if (w->over || w->walking) break;
+        if (!all || w->steps >= STEPS) {
+            cp_loop_defer(w->svc->loop, &w->more, pump_more);
+            break;
+        }
         if (read_more(w)) continue;
         if (!w->over) watch_answer(w, true);
         break;
@@ -186,20 +215,6 @@ static void readable(cp_io *io, uint32_t events) {
 
 /* ---- after a walk ---- */
 
-static void tell_found(cp_watcher *w) {
-    size_t named = 0;
-    for (size_t at = 0; at < w->found.n; named++) {
-        const char *path = w->found.p + at + 1;
-        size_t n = strlen(path);
-        watch_emit(w, CP_WATCH_CREATE, (cp_str){path, n}, w->found.p[at] == 'd');
-        at += n + 2;
-    }
-    /* Too many to name: far more than a subscriber gets, but for a check it must count as a change. */
-    if (w->nfound > named) w->count += w->nfound - named;
-    w->nfound = 0;
-    cp_buf_reset(&w->found, 4096);
-}
-
 static int resume(cp_watcher *w) {
     cp_loop *loop = w->svc->loop;
     if (w->io.slot) return cp_io_mod(loop, &w->io, EPOLLIN);
@@ -213,10 +228,7 @@ void watch_walked(cp_watcher *w) {
     if (!w->over && !err.code && resume(w) < 0)
         cp_fail_sys(&err, CP_E_WATCH_START_ERROR, errno, "Failed to wait for events");
     if (!w->over && err.code) watch_end(w, !w->ready || err.code != CP_E_FILE_NOT_FOUND, &err);
-    if (!w->over) {
-        tell_found(w);
-        watch_started(w);
-    }
+    if (!w->over) watch_started(w);
     if (!w->over && !w->walking) watch_pump(w);
     watch_unhold(w);
 }

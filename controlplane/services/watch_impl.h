@@ -60,8 +60,8 @@ struct cp_watcher {
     char *only;      /* the root is a file: its name in the folder that is watched */
     uint64_t dev, ino;
     watch_tree tree;
-    cp_buf found; /* paths of entries of new folders: 'd' or 'f', the path, NUL */
-    size_t nfound;
+    cp_buf found;                   /* paths of entries of new folders: 'd' or 'f', the path, NUL */
+    size_t nfound, named, found_at; /* all; those that have been told; where the next one stands */
 
     /* What a walk is to do. */
     watch_dir *walk_at; /* NULL: begin at the root */
@@ -76,13 +76,16 @@ struct cp_watcher {
     unsigned hold; /* frames up the stack that will look at it again: callbacks may end it */
     cp_io io;
     size_t in_n, in_at; /* of `in` */
-    watch_dir *moving;  /* a folder that has left its name; the next event says where it went */
+    uint64_t read;      /* bytes that were ever read into it */
+    unsigned steps;     /* taken in this round of the loop: what is found and read is told in rounds */
+    cp_deferred more;
+    watch_dir *moving; /* a folder that has left its name; the next event says where it went */
     uint32_t moving_cookie;
     cp_staged staged; /* a temporary file of ours has left its name, with this cookie */
     uint32_t staged_cookie;
     uint64_t count;
-    cp_watch_sub *subs;
-    cp_watch_check *checks;
+    cp_link subs, untold; /* subscribers, and those that have not heard that it is ready */
+    cp_link checks;       /* in the order they began in, and so of what they wait for */
     bool retained;
     cp_timer expiry;
     char in[WATCH_READ] __attribute__((aligned(__alignof__(struct inotify_event))));
