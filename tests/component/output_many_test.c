@@ -5,8 +5,8 @@
 
 enum { MANY = 2000 };
 
-/* Of the others: two neighbours in the list, the first and the last, and at each level of the heap two on the way up and
- * two on the way down. */
+/* Of the others: two neighbours in the list, the first and the last, and at each level of the heap two on the way up
+ * and two on the way down. */
 enum { FEW = 4 + 4 * 11 };
 
 static size_t told;
