@@ -11,7 +11,8 @@
  * looks, and who is not waiting for a processor, is blocked. At most `most` that are not blocked run at a time. A look
  * may err for the length of one piece: who was blocked may compute again, beside the one that was let in for him.
  *
- * Threads end after LINGER_S without work, but for the one that a lane keeps. Their stacks go back to the system then.
+ * Threads end after LINGER_S without work, and their stacks go back to the system, but for the FEW that a lane keeps:
+ * of two that rest, one is there while the other is ready and has no processor. Those for bodies and bulk end all.
  *
  * A lane whose first thread cannot start (the table of processes is full) hands its work to the lane of files, which
  * has had one since the beginning. */
@@ -375,10 +376,10 @@ cp_workers *cp_workers_new(cp_loop *loop, unsigned threads, cp_err *err) {
     cp_workers *p = cp_new(cp_workers);
     p->loop = loop;
     pthread_mutex_init(&p->mu, NULL);
-    init_lane(p, CP_LANE_FILES, threads, 1);
-    init_lane(p, CP_LANE_OUTPUT, FEW, 1);
-    init_lane(p, CP_LANE_LOOKUP, FEW, 1);
-    init_lane(p, CP_LANE_COMPUTE, FEW, 1);
+    init_lane(p, CP_LANE_FILES, threads, FEW);
+    init_lane(p, CP_LANE_OUTPUT, FEW, FEW);
+    init_lane(p, CP_LANE_LOOKUP, FEW, FEW);
+    init_lane(p, CP_LANE_COMPUTE, FEW, FEW);
     init_bulk_lane(p, CP_LANE_BODIES, threads);
     init_bulk_lane(p, CP_LANE_BULK, processors());
     pthread_mutex_lock(&p->mu);
