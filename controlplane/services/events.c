@@ -13,6 +13,7 @@
  * bytes are 2 MB at most, and no more than has happened. The table is trimmed in steps. */
 #include "services/events.h"
 
+#include "base/age.h"
 #include "base/budget.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -105,8 +106,8 @@ static void drop_oldest(struct cp_events *v) {
 
 /* The last one stays whatever its age: the next id is told from it. */
 static void trim(struct cp_events *v) {
-    int64_t before = cp_wall_ms() - v->svc->config->history_age * 1000;
-    while (v->n > CP_EVENTS_KEPT || (v->n > 1 && nth(v, 0)->row.at_ms < before)) drop_oldest(v);
+    int64_t most = v->svc->config->history_age * 1000;
+    while (v->n > CP_EVENTS_KEPT || (v->n > 1 && cp_age_ms(nth(v, 0)->row.at_ms) > most)) drop_oldest(v);
     if (v->trimmed < TRIM_STEP) return;
     v->trimmed = 0;
     if (v->svc->registry) cp_registry_del_events(v->svc->registry, v->gone + 1);

@@ -4,6 +4,7 @@
  * before the keeper may forget the child). After a crash a child that the keeper holds is continued or gets its true
  * status; a row without one is lost, and says so. History is bounded by count, age and bytes of log, the oldest going
  * first; buffered calls without an id of their own are only a convenience there and have a smaller bound. */
+#include "base/age.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -16,6 +17,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { AGE_MS = 10000 };
@@ -128,8 +130,7 @@ static void trim(cp_services *s) {
     /* The newest stays whatever its size: its id has just been given out. */
     while (plain->n > CP_HISTORY_PLAIN || (plain->bytes > CP_HISTORY_PLAIN_BYTES && plain->n > 1))
         cp_exec_evict(plain->oldest);
-    int64_t before = cp_wall_ms() - s->config->history_age * 1000;
-    while ((e = oldest(x)) && e->ended_wall < before) cp_exec_evict(e);
+    while ((e = oldest(x)) && cp_age_ms(e->ended_wall) > s->config->history_age * 1000) cp_exec_evict(e);
 }
 
 void cp_exec_retain(cp_exec *e) {
@@ -164,6 +165,7 @@ static void measure_running(struct cp_execs *x) {
 
 static void on_age(cp_timer *t) {
     cp_services *s = CP_CONTAINER(t, struct cp_execs, age)->svc;
+    cp_age_look();
     measure_running(s->execs);
     trim(s);
     cp_exec_age_start(s);
@@ -181,6 +183,25 @@ static cp_outcome outcome_of(const char *word) {
 
 static char *dup_z(const char *z) { return z ? cp_str_dup(cp_str_of(z)) : NULL; }
 
+/* 0 would mean that it has not started. */
+static void set_age(cp_exec *e, uint64_t age) {
+    uint64_t now = cp_now_ms();
+    e->started_ms = age < now ? now - age : 1;
+}
+
+/* Its process knows when it was started: so long after the call was accepted as a call waits for descriptors, and a
+ * spawn takes, at most. */
+static void age_by_process(cp_exec *e, uint64_t start_time) {
+    enum { WAIT_MS = 5000 };
+    struct timespec up;
+    if (!start_time || clock_gettime(CLOCK_BOOTTIME, &up) < 0) return;
+    int64_t now = (int64_t)up.tv_sec * 1000 + up.tv_nsec / 1000000;
+    int64_t least = now - (int64_t)(start_time * 1000 / (uint64_t)sysconf(_SC_CLK_TCK));
+    int64_t most = least + WAIT_MS + e->svc->config->spawn_timeout, age = (int64_t)(cp_now_ms() - e->started_ms);
+    if (least < 0) return;
+    if (age < least || age > most) set_age(e, (uint64_t)(age < least ? least : most));
+}
+
 static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     cp_exec *e = cp_exec_make(s, row->id, (cp_exec_kind)row->kind);
     e->durable = true;
@@ -193,9 +214,7 @@ static cp_exec *from_row(cp_services *s, const cp_exec_row *row) {
     e->pid = (pid_t)row->pid;
     e->pid_start = row->pid_start;
     e->started_wall = row->started_ms;
-    int64_t age = cp_wall_ms() - e->started_wall;
-    uint64_t now = cp_now_ms();
-    e->started_ms = age > 0 && (uint64_t)age < now ? now - (uint64_t)age : now;
+    set_age(e, (uint64_t)cp_age_ms(e->started_wall));
     e->timeout_ms = row->timeout_ms;
     e->max_output = row->max_output ? row->max_output : (uint64_t)s->config->max_output;
     e->stopped_by_us = row->stopped_by_us;
@@ -338,6 +357,7 @@ static void resume(cp_exec *e) {
         e->svc->execs->running++;
         cp_metric_add(CP_M_PROCESSES, 1);
         e->impl->in_open = h && h->h.fds[0] >= 0; /* what was queued is lost; its end is the client's to give */
+        if (h) age_by_process(e, h->h.start_time);
         if (h) cp_exec_run_held(e, &h->h);
         else if (!cp_session_inherits(e->svc, e->id)) cp_exec_lose(e);
         cp_exec_timeout_start(e); /* what is left of it */

@@ -1,6 +1,7 @@
 #include "services/services.h"
 
 #include "base/act.h"
+#include "base/age.h"
 #include "base/aside.h"
 #include "base/log.h"
 #include "services/events.h"
@@ -131,6 +132,9 @@ static void put_all(void *arg) {
 }
 
 int cp_services_open(cp_services *s, cp_err *err) {
+    cp_autobuf cp_buf clock = {0};
+    cp_buf_addf(&clock, "%s/registry.clock", s->state_dir);
+    cp_age_open(cp_buf_z(&clock));
     (void)signal(SIGPIPE, SIG_IGN); /* a child that has closed its stdin is no reason to die */
     if (s->registry) cp_registry_on_renewed(s->registry, put_all, s);
     if (cp_events_open(s, err) == 0 && open_execs(s, err) == 0 && cp_pool_open(s, err) == 0 &&

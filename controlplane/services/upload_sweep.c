@@ -3,6 +3,7 @@
 #include "services/upload_impl.h"
 
 #include "base/act.h"
+#include "base/age.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +18,7 @@ enum { SWEEP_MS = 10 * 60 * 1000 };
 typedef struct found {
     char file[CP_UPLOAD_ID_MAX + 3];
     time_t moved;
+    int64_t idle; /* seconds since then */
     uint64_t size;
     bool complete; /* or not begun yet: no more than a record */
 } found;
@@ -31,7 +33,10 @@ typedef struct sweep {
 static void note(sweep *s, const cp_upload *p) {
     if (s->n == s->cap) s->v = cp_realloc(s->v, (s->cap = s->cap ? 2 * s->cap : 64) * sizeof *s->v);
     found *f = &s->v[s->n++];
-    *f = (found){.moved = p->moved, .size = p->state.size, .complete = p->state.complete || !p->begun};
+    *f = (found){.moved = p->moved,
+                 .idle = cp_age_ms((int64_t)p->moved * 1000) / 1000,
+                 .size = p->state.size,
+                 .complete = p->state.complete || !p->begun};
     snprintf(f->file, sizeof f->file, "%s", p->file);
     s->complete += f->complete;
     s->open += !f->complete;
@@ -68,27 +73,26 @@ static void drop(sweep *s, const found *f) {
 }
 
 static int by_age(const void *a, const void *b) {
-    time_t x = ((const found *)a)->moved, y = ((const found *)b)->moved;
-    return (x > y) - (x < y);
+    int64_t x = ((const found *)a)->idle, y = ((const found *)b)->idle;
+    return (x < y) - (x > y);
 }
 
-static bool abandoned(const sweep *s, const found *f, time_t now, uint64_t uploads, uint64_t bytes) {
+static bool abandoned(const sweep *s, const found *f, uint64_t uploads, uint64_t bytes) {
     const cp_config *c = s->u->svc->config;
-    if (now - f->moved >= c->upload_age) return true;
+    if (f->idle >= c->upload_age) return true;
     if (f->complete) return s->complete > c->max_uploads; /* no more than a line each, but for a day */
     bool full = s->open + (int64_t)uploads > c->max_uploads || s->bytes + (int64_t)bytes > c->upload_bytes;
-    return full && now - f->moved >= CP_UPLOAD_IDLE_S;
+    return full && f->idle >= CP_UPLOAD_IDLE_S;
 }
 
 void cp_uploads_sweep(cp_uploads *u, uint64_t uploads, uint64_t bytes) {
     sweep s = {.u = u};
-    time_t now = time(NULL);
     if (atomic_flag_test_and_set(&u->sweeping)) return;
     int64_t open = u->open, held = u->bytes;
     look(&s);
     if (s.n) qsort(s.v, s.n, sizeof *s.v, by_age);
     for (size_t i = 0; i < s.n; i++)
-        if (abandoned(&s, &s.v[i], now, uploads, bytes)) drop(&s, &s.v[i]);
+        if (abandoned(&s, &s.v[i], uploads, bytes)) drop(&s, &s.v[i]);
     /* By what they differ: pieces that come while we look must not be forgotten. Counted twice they are at most, and
      * only until somebody would be refused for it: that one sweeps again. */
     u->open += s.open - open;

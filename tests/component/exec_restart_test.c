@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "component/clock_step.h"
+#include "services/events.h"
 
 struct former {
     cp_child child;
@@ -381,8 +383,69 @@ static void end_is_recorded(void **state) {
     run_free(&r);
 }
 
+static int teardown(void **state) {
+    clock_step_s = 0;
+    return fx_teardown(state);
+}
+
+static void on_events(cp_event_sub *sub) { (void)sub; }
+
+/* The first event and the execution `mine` are there. */
+static void expect_all_kept(void) {
+    cp_event_sub sub = {.on_events = on_events};
+    const cp_event_row *ev;
+    uint64_t gap;
+    assert_non_null(cp_exec_find(&fx.s, CP_STR("mine")));
+    cp_event_sub_open_after(&sub, &fx.s, 0);
+    assert_int_equal(cp_event_next(&sub, &ev, &gap), CP_EVENT_NEXT);
+    cp_event_sub_close(&sub);
+}
+
+/* Each end trims the history. */
+static void run_another(void) {
+    cp_exec_spec s = shell_spec("exit 0");
+    s.kind = CP_EXEC_PROCESS;
+    run_expect(&s, 0, "", "");
+}
+
+static void a_clock_that_is_set_forgets_nothing(void **state) {
+    (void)state;
+    static const int64_t days[] = {8, 30, -30, 0};
+    open_services();
+    cp_exec_spec s = shell_spec("echo ran");
+    s.exec_id = CP_STR("mine");
+    run_expect(&s, 0, "ran\n", "");
+    run_another(); /* an event behind the first one, which would stay as the last */
+    for (size_t i = 0; i < CP_COUNT(days); i++) {
+        clock_step_s = days[i] * 86400;
+        run_another();
+        expect_all_kept();
+        cp_services_close(&fx.s);
+        if (i == 1) clock_step_s += 8 * 86400; /* while there is no server */
+        open_services();
+        expect_all_kept();
+    }
+}
+
+static void a_timeout_counts_on_when_the_clock_is_set(void **state) {
+    (void)state;
+    struct former f;
+    struct run r;
+    begin(&f, "p9", "read x; exit 4");
+    write_limited_row("p9", "running", &f, 3600000, 0);
+    hand_over(&f);
+    clock_step_s = 7200;
+    open_services();
+    watch(&r, "p9");
+    assert_int_equal(cp_exec_stdin(r.e, CP_STR("x\n"), true, NULL, NULL), 0);
+    run_wait(&r);
+    assert_false(r.e->timed_out);
+    assert_int_equal(r.e->exit_code, 4);
+    run_free(&r);
+}
+
 int main(void) {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, fx_teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(running_child_goes_on),
         T(a_timeout_counts_on),
@@ -393,6 +456,8 @@ int main(void) {
         T(recorded_before_it_is_told),
         T(child_without_a_row_is_ended),
         T(end_is_recorded),
+        T(a_clock_that_is_set_forgets_nothing),
+        T(a_timeout_counts_on_when_the_clock_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

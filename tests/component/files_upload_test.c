@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "base/age.h"
+#include "component/clock_step.h"
 #include "component/config_fixture.h"
 #include "services/upload.h"
 
@@ -356,6 +358,19 @@ static void abandoned_ones_go(void **state) {
     assert_int_equal(temporaries(), 0);
 }
 
+/* The system's clock is set: what has just been moved is not idle for that. */
+static void a_clock_that_is_set(void **state) {
+    (void)state;
+    cp_age_look();
+    assert_int_equal(put("u", "f", 0, "x", false), 200);
+    clock_step_s = fx.config.upload_age + 60;
+    cp_uploads_sweep(fx.svc.uploads, 0, 0);
+    bool kept = get("u") == 200;
+    clock_step_s = 0;
+    assert_true(kept);
+    assert_int_equal(put("u", "f", 1, "y", true), 200);
+}
+
 static void record_of(char out[CP_PATH_MAX], const char *name) {
     snprintf(out, CP_PATH_MAX, "%s/uploads/%s", fx.svc.state_dir, name);
 }
@@ -422,6 +437,7 @@ int main(void) {
         T(too_many_bytes),
         T(abandoned_ones_go),
         T(what_is_no_record_stays),
+        T(a_clock_that_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
