@@ -64,7 +64,8 @@ static void keep_private(const char *path) {
     struct stat st;
     cp_autobuf cp_buf wal = {0};
     cp_buf_addf(&wal, "%s-wal", path); /* left behind by a version that gave it another mode, or closed to us */
-    cp_autofd int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    cp_close(&fd);
     const char *there[] = {path, cp_buf_z(&wal)};
     for (int i = 0; i < 2; i++) /* what this cannot do, the opening will say */
         if (lstat(there[i], &st) == 0 && cp_is_plain(&st)) (void)chmod(there[i], 0600);
