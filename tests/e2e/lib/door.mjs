@@ -67,7 +67,7 @@ class HttpDoor {
         for (let i; (i = text.indexOf('\n\n')) >= 0; text = text.slice(i + 2)) {
           const event = {};
           for (const line of text.slice(0, i).split('\n')) event[line.slice(0, line.indexOf(':'))] = line.slice(line.indexOf(': ') + 2);
-          st.add(JSON.parse(event.data), event.id);
+          if (event.data !== undefined) st.add(JSON.parse(event.data), event.id); // else a comment: a quiet stream is kept alive
         }
       });
       res.on('end', () => finish(false));
