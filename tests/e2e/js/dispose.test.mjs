@@ -28,7 +28,7 @@ describe('dispose', () => {
   after(() => s.stop());
 
   for (const transport of ['http', 'websocket']) {
-    for (const kind of KINDS) test(`${kind} ends, and the program exits (${transport})`, async () => {
+    for (const kind of KINDS) test(`X54: ${kind} ends, and the program exits (${transport})`, async () => {
       // The limit is one against hanging: it ends a program that does not.
       const { stdout } = await run(process.execPath, [program, s.base, transport, kind, dir], { timeout: 240000, killSignal: 'SIGKILL' });
       const told = JSON.parse(stdout);
