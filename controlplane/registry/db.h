@@ -44,6 +44,12 @@ int cp_db_migrate(cp_db *db, cp_err *err);
 int cp_db_exec(cp_db *db, const char *sql, cp_err *err);
 /* A reset statement with cleared bindings; NULL on failure. Owned by db. */
 sqlite3_stmt *cp_db_stmt(cp_db *db, cp_sql_id id, cp_err *err);
+/* v, which may be NULL, lives until the statement is run. */
+static inline void cp_db_bind(sqlite3_stmt *st, int i, const char *v) {
+    sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC);
+}
+/* NULL where the column is NULL. Lives until the next step. */
+static inline const char *cp_db_text(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
 /* Steps once to the end and resets. */
 int cp_db_run(cp_db *db, sqlite3_stmt *st, cp_err *err);
 int cp_db_fail(cp_db *db, const char *what, cp_err *err);

@@ -1,22 +1,19 @@
 #include "registry/db.h"
 
-static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC); }
-static const char *col(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
-
 int cp_store_put_event(cp_db *db, const cp_event_row *r, bool again, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, again ? CP_SQL_PUT_EVENT_AGAIN : CP_SQL_PUT_EVENT, err);
     if (!st) return -1;
     sqlite3_bind_int64(st, 1, (sqlite3_int64)r->id);
-    text(st, 2, r->type);
+    cp_db_bind(st, 2, r->type);
     sqlite3_bind_int64(st, 3, r->at_ms);
-    text(st, 4, r->process_id);
-    text(st, 5, r->exec_id);
-    text(st, 6, r->session);
+    cp_db_bind(st, 4, r->process_id);
+    cp_db_bind(st, 5, r->exec_id);
+    cp_db_bind(st, 6, r->session);
     sqlite3_bind_int64(st, 7, r->pid);
     if (r->has_exit) sqlite3_bind_int(st, 8, r->exit_code); /* else NULL */
     sqlite3_bind_int(st, 9, r->signal);
-    text(st, 10, r->outcome);
-    text(st, 11, r->stream);
+    cp_db_bind(st, 10, r->outcome);
+    cp_db_bind(st, 11, r->stream);
     sqlite3_bind_int64(st, 12, (sqlite3_int64)r->bytes);
     return cp_db_run(db, st, err);
 }
@@ -28,20 +25,20 @@ int cp_store_del_events(cp_db *db, uint64_t before, cp_err *err) {
     return cp_db_run(db, st, err);
 }
 
-static cp_event_row row_of(sqlite3_stmt *st) {
+static cp_event_row event_row_of(sqlite3_stmt *st) {
     return (cp_event_row){
         .id = (uint64_t)sqlite3_column_int64(st, 0),
-        .type = col(st, 1),
+        .type = cp_db_text(st, 1),
         .at_ms = sqlite3_column_int64(st, 2),
-        .process_id = col(st, 3),
-        .exec_id = col(st, 4),
-        .session = col(st, 5),
+        .process_id = cp_db_text(st, 3),
+        .exec_id = cp_db_text(st, 4),
+        .session = cp_db_text(st, 5),
         .pid = sqlite3_column_int64(st, 6),
         .has_exit = sqlite3_column_type(st, 7) != SQLITE_NULL,
         .exit_code = sqlite3_column_int(st, 7),
         .signal = sqlite3_column_int(st, 8),
-        .outcome = col(st, 9),
-        .stream = col(st, 10),
+        .outcome = cp_db_text(st, 9),
+        .stream = cp_db_text(st, 10),
         .bytes = (uint64_t)sqlite3_column_int64(st, 11),
     };
 }
@@ -73,7 +70,7 @@ int cp_store_each_event(cp_db *db, cp_sql_id which, void (*fn)(void *, const cp_
     if (!st) return -1;
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-        cp_event_row r = row_of(st);
+        cp_event_row r = event_row_of(st);
         if (r.type && *r.type && r.id && r.id <= INT64_MAX / 2) fn(arg, &r);
     }
     if (rc != SQLITE_DONE) cp_db_fail(db, "read events", err);

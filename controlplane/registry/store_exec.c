@@ -2,9 +2,6 @@
 
 enum { FLAG_STOPPED = 1, FLAG_TIMED_OUT = 2, FLAG_TRUNC_OUT = 4, FLAG_TRUNC_ERR = 8 };
 
-static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC); }
-static const char *col(sqlite3_stmt *st, int i) { return (const char *)sqlite3_column_text(st, i); }
-
 static int flags_of(const cp_exec_row *r) {
     return (r->stopped_by_us ? FLAG_STOPPED : 0) | (r->timed_out ? FLAG_TIMED_OUT : 0) |
            (r->truncated[0] ? FLAG_TRUNC_OUT : 0) | (r->truncated[1] ? FLAG_TRUNC_ERR : 0);
@@ -15,19 +12,19 @@ static bool shortened(const cp_exec_row *r) { return r->command && r->command_le
 int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_PUT_EXEC, err);
     if (!st) return -1;
-    text(st, 1, r->id);
-    text(st, 2, r->process_id);
+    cp_db_bind(st, 1, r->id);
+    cp_db_bind(st, 2, r->process_id);
     sqlite3_bind_int(st, 3, (int)r->kind);
-    text(st, 4, r->session);
-    text(st, 5, r->command);
-    text(st, 6, r->cwd);
+    cp_db_bind(st, 4, r->session);
+    cp_db_bind(st, 5, r->command);
+    cp_db_bind(st, 6, r->cwd);
     sqlite3_bind_blob(st, 7, r->fingerprint, sizeof r->fingerprint, SQLITE_STATIC);
-    text(st, 8, r->state);
+    cp_db_bind(st, 8, r->state);
     sqlite3_bind_int64(st, 9, r->pid);
     sqlite3_bind_int64(st, 10, (sqlite3_int64)r->pid_start);
     sqlite3_bind_int64(st, 11, r->started_ms);
     sqlite3_bind_int64(st, 12, r->ended_ms);
-    text(st, 13, r->outcome);
+    cp_db_bind(st, 13, r->outcome);
     sqlite3_bind_int(st, 14, r->exit_code);
     sqlite3_bind_int(st, 15, r->signal);
     for (int i = 0; i < 2; i++) {
@@ -36,7 +33,7 @@ int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
     }
     sqlite3_bind_int64(st, 20, (sqlite3_int64)r->max_rss);
     sqlite3_bind_int64(st, 21, (sqlite3_int64)r->cpu_us);
-    text(st, 22, r->error);
+    cp_db_bind(st, 22, r->error);
     sqlite3_bind_int(st, 23, r->error_errno);
     sqlite3_bind_int(st, 24, flags_of(r));
     sqlite3_bind_int64(st, 25, (sqlite3_int64)r->timeout_ms);
@@ -50,7 +47,7 @@ int cp_store_put_exec(cp_db *db, const cp_exec_row *r, cp_err *err) {
 int cp_store_del_exec(cp_db *db, const char *id, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_DEL_EXEC, err);
     if (!st) return -1;
-    text(st, 1, id);
+    cp_db_bind(st, 1, id);
     return cp_db_run(db, st, err);
 }
 
@@ -58,26 +55,26 @@ static void digest(sqlite3_stmt *st, int i, uint8_t out[32]) {
     if (sqlite3_column_bytes(st, i) == 32) memcpy(out, sqlite3_column_blob(st, i), 32);
 }
 
-static cp_exec_row row_of(sqlite3_stmt *st) {
+static cp_exec_row exec_row_of(sqlite3_stmt *st) {
     int flags = sqlite3_column_int(st, 23);
     cp_exec_row r = {
-        .id = col(st, 0),
-        .process_id = col(st, 1),
+        .id = cp_db_text(st, 0),
+        .process_id = cp_db_text(st, 1),
         .kind = (cp_row_kind)sqlite3_column_int(st, 2),
-        .session = col(st, 3),
-        .command = col(st, 4),
-        .cwd = col(st, 5),
-        .state = col(st, 7),
+        .session = cp_db_text(st, 3),
+        .command = cp_db_text(st, 4),
+        .cwd = cp_db_text(st, 5),
+        .state = cp_db_text(st, 7),
         .pid = sqlite3_column_int64(st, 8),
         .pid_start = (uint64_t)sqlite3_column_int64(st, 9),
         .started_ms = sqlite3_column_int64(st, 10),
         .ended_ms = sqlite3_column_int64(st, 11),
-        .outcome = col(st, 12),
+        .outcome = cp_db_text(st, 12),
         .exit_code = sqlite3_column_int(st, 13),
         .signal = sqlite3_column_int(st, 14),
         .max_rss = (uint64_t)sqlite3_column_int64(st, 19),
         .cpu_us = (uint64_t)sqlite3_column_int64(st, 20),
-        .error = col(st, 21),
+        .error = cp_db_text(st, 21),
         .error_errno = sqlite3_column_int(st, 22),
         .stopped_by_us = flags & FLAG_STOPPED,
         .timed_out = flags & FLAG_TIMED_OUT,
@@ -132,7 +129,7 @@ int cp_store_each_exec(cp_db *db, cp_sql_id which, void (*fn)(void *, const cp_e
     if (!st) return -1;
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-        cp_exec_row r = row_of(st);
+        cp_exec_row r = exec_row_of(st);
         if (row_ok(&r)) fn(arg, &r);
     }
     if (rc != SQLITE_DONE) cp_db_fail(db, "read executions", err);

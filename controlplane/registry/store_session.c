@@ -1,13 +1,11 @@
 #include "registry/db.h"
 
-static void text(sqlite3_stmt *st, int i, const char *v) { sqlite3_bind_text(st, i, v, -1, SQLITE_STATIC); }
-
 int cp_store_put_session(cp_db *db, const cp_session_row *r, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_PUT_SESSION, err);
     if (!st) return -1;
-    text(st, 1, r->id);
-    text(st, 2, r->cwd);
-    text(st, 3, r->state);
+    cp_db_bind(st, 1, r->id);
+    cp_db_bind(st, 2, r->cwd);
+    cp_db_bind(st, 3, r->state);
     sqlite3_bind_int64(st, 4, r->created_ms);
     sqlite3_bind_int64(st, 5, r->ended_ms);
     sqlite3_bind_int64(st, 6, r->pid);
@@ -18,7 +16,7 @@ int cp_store_put_session(cp_db *db, const cp_session_row *r, cp_err *err) {
 int cp_store_del_session(cp_db *db, const char *id, cp_err *err) {
     sqlite3_stmt *st = cp_db_stmt(db, CP_SQL_DEL_SESSION, err);
     if (!st) return -1;
-    text(st, 1, id);
+    cp_db_bind(st, 1, id);
     return cp_db_run(db, st, err);
 }
 
@@ -29,9 +27,9 @@ int cp_store_each_session(cp_db *db, cp_sql_id which, void (*fn)(void *, const c
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
         cp_session_row r = {
-            .id = (const char *)sqlite3_column_text(st, 0),
-            .cwd = (const char *)sqlite3_column_text(st, 1),
-            .state = (const char *)sqlite3_column_text(st, 2),
+            .id = cp_db_text(st, 0),
+            .cwd = cp_db_text(st, 1),
+            .state = cp_db_text(st, 2),
             .created_ms = sqlite3_column_int64(st, 3),
             .ended_ms = sqlite3_column_int64(st, 4),
             .pid = sqlite3_column_int64(st, 5),

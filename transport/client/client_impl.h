@@ -181,6 +181,8 @@ struct out_msg {
 
 typedef enum { LINK_CONNECTING, LINK_UPGRADING, LINK_UP, LINK_DEAD } link_state;
 
+enum { LINK_INPUT = 64 * 1024 }; /* bytes of a read */
+
 struct link_conn {
     engine *eng;
     link_conn *next;
@@ -197,7 +199,7 @@ struct link_conn {
     char key[32];
     cp_buf head; /* the upgrade's answer so far */
     cp_frame_in in;
-    char *input;
+    char *input;      /* LINK_INPUT bytes */
     unsigned missed;  /* pings that nothing came after */
     bool heard, ours; /* ours: it has said hello, so it is a Conflux */
     uint64_t max_message;

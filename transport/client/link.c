@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16 * 1024, INPUT = 64 * 1024, MISSED_MAX = 3 };
+enum { HEAD_MAX = 16 * 1024, MISSED_MAX = 3 };
 
 static void on_socket(cp_io *io, uint32_t events);
 static void on_ping_time(cp_timer *t);
@@ -131,7 +131,7 @@ static int read_head(link_conn *l, conflux_error *err) {
     char *end;
     while (!(end = l->head.n ? memmem(l->head.p, l->head.n, "\r\n\r\n", 4) : NULL)) {
         if (l->head.n > HEAD_MAX) return fail(err, CONFLUX_E_UPGRADE, "the answer to the upgrade is too long");
-        ssize_t n = link_recv(l, l->input, INPUT, err);
+        ssize_t n = link_recv(l, l->input, LINK_INPUT, err);
         if (n <= 0) return (int)n;
         cp_buf_add(&l->head, l->input, (size_t)n);
     }
@@ -207,7 +207,7 @@ link_conn *link_open(engine *e, conflux_error *err) {
     l->number = ++e->next_link;
     l->max_message = CC_MAX_MESSAGE;
     l->max_pending = CC_MAX_PENDING;
-    l->input = cp_alloc(INPUT);
+    l->input = cp_alloc(LINK_INPUT);
     link_send_init(l);
     if (pump_init(&l->pump, e->loop, on_connected, err) < 0) {
         bury(&l->bury);

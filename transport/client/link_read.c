@@ -1,6 +1,6 @@
 #include "transport/client/client_impl.h"
 
-enum { INPUT = 64 * 1024, ROUNDS = 16 /* then the other sockets' turn */ };
+enum { ROUNDS = 16 /* then the other sockets' turn */ };
 
 static int on_frame(link_conn *l, const cp_frame_event *ev, conflux_error *err) {
     switch (ev->kind) {
@@ -37,11 +37,11 @@ int link_read(link_conn *l, conflux_error *err) {
     for (int i = 0; l->state == LINK_UP; i++) {
         /* What TLS has decrypted already shows in no epoll: with it, reading goes on until there is none. */
         if (i >= ROUNDS && !l->easy) return 0;
-        ssize_t n = link_recv(l, l->input, INPUT, err);
+        ssize_t n = link_recv(l, l->input, LINK_INPUT, err);
         if (n <= 0) return (int)n;
         l->heard = true;
         if (link_feed(l, l->input, (size_t)n, err) < 0) return -1;
-        if ((size_t)n < INPUT && !l->easy) return 0;
+        if ((size_t)n < LINK_INPUT && !l->easy) return 0;
     }
     return 0;
 }
