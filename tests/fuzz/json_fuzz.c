@@ -1,4 +1,5 @@
-/* Three things from one input: parsing it; writing it as a string, at both levels, and reading that back; base64. */
+/* Three things from one input: parsing it, also where a key stands twice; writing it as a string, at both levels, and
+ * reading that back; base64. */
 #include <stdlib.h>
 
 #include "base/json.h"
@@ -10,11 +11,28 @@ static void require(bool ok) {
     if (!ok) abort();
 }
 
+/* Whether an object within v has a key twice: each is compared with each. */
+static bool key_twice(yyjson_val *v) {
+    size_t i, n, j, m;
+    yyjson_val *key, *value, *other, *unused;
+    if (yyjson_is_arr(v)) {
+        yyjson_arr_foreach(v, i, n, value) if (key_twice(value)) return true;
+        return false;
+    }
+    yyjson_obj_foreach(v, i, n, key, value) {
+        if (key_twice(value)) return true;
+        yyjson_obj_foreach(v, j, m, other, unused) if (other != key && yyjson_equals(other, key)) return true;
+    }
+    return false;
+}
+
 /* A parsed document is written and parsed again: the same, and within the limits still. */
 static void parse(cp_str text) {
-    cp_err err = {0};
-    cp_autodoc yyjson_doc *doc = cp_json_parse(text, &err);
-    require(doc || err.code == CP_E_PARSE_ERROR || err.code == CP_E_PAYLOAD_TOO_LARGE);
+    cp_err err = {0}, read_err = {0};
+    cp_autodoc yyjson_doc *doc = cp_json_parse(text, &err), *any = cp_json_read(text, &read_err);
+    require(!any == (err.code == CP_E_PARSE_ERROR || err.code == CP_E_PAYLOAD_TOO_LARGE));
+    require(!any || !doc == key_twice(yyjson_doc_get_root(any)));
+    require(doc || !any || err.code == CP_E_VALIDATION_FAILED);
     if (!doc) return;
     cp_autobuf cp_buf b = {0};
     cp_jw w = cp_jw_on(&b);

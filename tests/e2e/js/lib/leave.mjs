@@ -1,12 +1,12 @@
-// A program that has one kind of call under way, disposes of its client, and is to end by itself. It prints how the call ended.
-// Arguments: address of the server, transport, kind of call, a folder with a large file.
+// A program that has one kind of call after the other under way, and disposes of each one's client. For each it prints how the call
+// ended, and what kept the program from ending afterwards. Then it is to end by itself.
+// Arguments: address of the server, transport, a folder with a large file.
 import { existsSync, writeFileSync } from 'node:fs';
 import { Conflux, ConfluxError } from '../../../../client/js/src/node/index.js';
 import { until } from '../../lib/server.mjs';
 
-const [baseUrl, transport, kind, dir] = process.argv.slice(2);
-const c = new Conflux({ baseUrl, transport });
-const mark = `${dir}/${transport}-${kind}`;
+const [baseUrl, transport, dir] = process.argv.slice(2);
+let c, mark; // of the kind that is under way
 const begun = () => until(() => existsSync(mark), 'the command');
 
 // The rest of a stream after what shows that it runs.
@@ -15,7 +15,7 @@ async function rest(stream, reader = stream[Symbol.asyncIterator]()) {
   return { ended: (async () => { while (!(await reader.next()).done); })() };
 }
 const running = async ended => { await begun(); return { ended }; };
-const sleep = `: >${mark}; exec sleep 1000`;
+const sleep = () => `: >${mark}; exec sleep 1000`;
 const readOf = async response => {
   const reader = (response.body ?? response).getReader();
   await reader.read();
@@ -23,8 +23,8 @@ const readOf = async response => {
 };
 
 const kinds = {
-  exec: () => running(c.exec(sleep)),
-  execWithId: () => running(c.exec(sleep, { executionId: `${transport}-left` })),
+  exec: () => running(c.exec(sleep())),
+  execWithId: () => running(c.exec(sleep(), { executionId: `${transport}-left` })),
   execStream: () => rest(c.execStream('echo begun; exec sleep 1000')),
   execStreamWithId: () => rest(c.execStream('echo begun; exec sleep 1000', { executionId: `${transport}-streamed` })),
   input: async () => {
@@ -33,7 +33,7 @@ const kinds = {
     return rest(stream);
   },
   unread: async () => { const stream = c.execStream('head -c 8000000 /dev/zero | tr "\\0" y; exec sleep 1000'); await stream.next(); return { ended: until(() => stream.over, 'the end').then(() => { throw new ConfluxError('over', { code: 'DISPOSED' }); }) }; },
-  result: async () => { c.exec(sleep, { executionId: `${transport}-asked` }).catch(() => {}); await begun(); return { ended: c.execution(`${transport}-asked`).result() }; },
+  result: async () => { c.exec(sleep(), { executionId: `${transport}-asked` }).catch(() => {}); await begun(); return { ended: c.execution(`${transport}-asked`).result() }; },
   logs: async () => rest((await c.startProcess('echo begun; exec sleep 1000')).logs()),
   wait: async () => ({ ended: (await c.startProcess('exec sleep 1000')).wait() }),
   waitForLog: async () => ({ ended: (await c.startProcess('exec sleep 1000')).waitForLog('never') }),
@@ -54,7 +54,20 @@ const kinds = {
   nothing: async () => { await c.ping(); return {}; },
 };
 
-const { ended } = await kinds[kind]();
-const told = ended?.then(() => ({ ok: true }), e => ({ ours: e instanceof ConfluxError, name: e?.name, code: e?.code, message: e?.message }));
-await c.dispose();
-writeFileSync(1, `${JSON.stringify((await told) ?? null)}\n`);
+// What keeps the program running, once it is no more than before or will not change.
+async function held(before) {
+  for (const end = Date.now() + 30000; ; await new Promise(setImmediate)) {
+    const now = process.getActiveResourcesInfo();
+    if (now.length <= before || Date.now() > end) return now.slice(before);
+  }
+}
+
+for (const kind of Object.keys(kinds)) {
+  const before = process.getActiveResourcesInfo().length;
+  c = new Conflux({ baseUrl, transport });
+  mark = `${dir}/${transport}-${kind}`;
+  const { ended } = await kinds[kind]();
+  const told = ended?.then(() => ({ ok: true }), e => ({ ours: e instanceof ConfluxError, name: e?.name, code: e?.code, message: e?.message }));
+  await c.dispose();
+  writeFileSync(1, `${JSON.stringify({ kind, told: (await told) ?? null, held: await held(before) })}\n`);
+}
