@@ -266,6 +266,7 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
     cp_io_del(s->svc->loop, &s->status_io);
     cp_buf_clear(&s->inbox);
     cp_timer_stop(s->svc->loop, &s->unwedge);
+    cp_timer_stop(s->svc->loop, &s->kill);
     cp_metric_add(CP_M_SESSIONS, -1);
     session_shell_ended(s, x);
 }
@@ -273,6 +274,13 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
 static void kill_pid(const struct cp_session *s, int sig) {
     cp_proc p = {.pid = s->child.pid, .start_time = s->child.start_time};
     (void)cp_proc_signal(&p, sig);
+}
+
+static void kill_shell(cp_timer *t) {
+    struct cp_session *s = CP_CONTAINER(t, struct cp_session, kill);
+    cp_proc p = {.pid = s->child.pid, .start_time = s->child.start_time};
+    if (cp_proc_signal(&p, SIGKILL) < 0 && cp_lack(errno))
+        cp_timer_start(s->svc->loop, t, CP_SESSION_KILL_AGAIN_MS, kill_shell);
 }
 
 static void kill_these(const cp_tree *t) {
@@ -301,7 +309,7 @@ void session_shell_kill(struct cp_session *s) {
         (void)cp_tree_snapshot(&all);
         session_collect_owned(s->current, &all, &mine);
     }
-    kill_pid(s, SIGKILL);
+    kill_shell(&s->kill);
     kill_these(&mine);
     cp_tree_free(&mine);
     cp_tree_free(&all);
@@ -310,6 +318,7 @@ void session_shell_kill(struct cp_session *s) {
 void session_shell_forget(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->poll);
     cp_timer_stop(s->svc->loop, &s->unwedge);
+    cp_timer_stop(s->svc->loop, &s->kill);
     cp_timer_stop(s->svc->loop, &s->refresh);
     cp_io_del(s->svc->loop, &s->status_io);
     session_exports_close(s);

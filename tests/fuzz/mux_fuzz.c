@@ -157,22 +157,28 @@ static asked *entry(yyjson_val *id, bool make) {
     return &book[nbook++];
 }
 
-/* Of a key that stands twice the last counts. */
-static yyjson_val *last_of(yyjson_val *obj, const char *name) {
-    yyjson_val *found = NULL, *key, *val;
-    size_t i, n;
-    yyjson_obj_foreach(obj, i, n, key, val) if (yyjson_equals_str(key, name)) found = val;
-    return found;
-}
-
+/* Of a message that is refused, too, the id is told, unless it stands twice: that says of none which one it is about.
+ */
 static void note_asked(cp_str line) {
-    cp_autodoc yyjson_doc *doc = cp_json_parse(line, NULL);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (yyjson_is_obj(root)) entry(last_of(root, "id"), true)->requests++;
+    cp_err err = {0};
+    cp_autobuf cp_buf envelope = {0};
+    cp_autodoc yyjson_doc *whole = cp_json_read(line, &err), *start = NULL;
+    if (!whole && err.code != CP_E_PARSE_ERROR) { /* too deep, too many values */
+        mux_envelope(line, &envelope);
+        start = cp_json_read(cp_buf_str(&envelope), &err);
+    }
+    yyjson_val *root = yyjson_doc_get_root(whole ? whole : start), *id = NULL, *key, *val;
+    size_t i, n, ids = 0;
+    yyjson_obj_foreach(root, i, n, key, val) {
+        if (!yyjson_equals_str(key, "id")) continue;
+        id = val;
+        ids++;
+    }
+    if (yyjson_is_obj(root)) entry(ids == 1 ? id : NULL, true)->requests++;
 }
 
 static void note_answer(cp_str text) {
-    cp_autodoc yyjson_doc *doc = cp_json_parse(text, NULL);
+    cp_autodoc yyjson_doc *doc = cp_json_parse(text, NULL); /* in which no key stands twice */
     yyjson_val *root = yyjson_doc_get_root(doc), *id = yyjson_obj_get(root, "id");
     const char *type = yyjson_get_str(yyjson_obj_get(root, "type"));
     require(yyjson_is_obj(root) && type);

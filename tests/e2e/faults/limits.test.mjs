@@ -1,13 +1,14 @@
 // Bounds: what clients can make the server hold, and what a shortage does.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { chmod, chown, mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { mkdtempSync } from 'node:fs';
 import { createHash } from 'node:crypto';
 import net from 'node:net';
 import path from 'node:path';
-import { post, serverPid, start, until } from '../lib/server.mjs';
+import { gone, post, serverPid, start, until } from '../lib/server.mjs';
 import { connect } from '../lib/mux.mjs';
 import { ASAN, FULL, OFF, full, held, metric, openDoor, own, times } from '../lib/door.mjs';
 
@@ -151,6 +152,26 @@ test('X140: where processes hold the descriptors, a call is refused, and served 
     assert.equal((await fetch(s.base + '/api/process/kill-all', { method: 'DELETE' })).status, 200);
     await until(async () => (await exec(s)).status === 200, 'a call to be served');
     await until(async () => (await fetch(s.base + '/readyz')).status === 200, 'readiness');
+  } finally { await s.stop(); }
+});
+
+test('X140: a shell that is to end while there is no descriptor ends when there is one', async () => {
+  const s = await start();
+  try {
+    const d = await openDoor('ws', s), server = await serverPid(s);
+    const shell = Number((await d.exec('mkfifo nobody-writes; echo $$', { sessionId: 'a' })).body.stdout);
+    const blocked = d.exec('echo >begun; read line <nobody-writes', { sessionId: 'a' });
+    await until(() => stat(path.join(s.workspace, 'begun')).catch(() => null), 'the command');
+    const limit = n => execFileSync('prlimit', ['--pid', server, `--nofile=${n}:`]);
+    limit(3); // fewer than it has
+    const deleted = d.post('/api/session/delete', { sessionId: 'a' });
+    assert.equal((await d.get('/api/ping')).status, 200); // it has tried
+    process.kill(shell, 0);
+    limit(1024);
+    await gone(shell);
+    assert.deepEqual([(await deleted).status, (await blocked).body.code], [200, 'SESSION_DESTROYED']);
+    assert.equal((await d.exec('echo new', { sessionId: 'a' })).body.stdout, 'new');
+    await d.close();
   } finally { await s.stop(); }
 });
 
