@@ -30,7 +30,7 @@ void cp_log_match_fini(cp_log_match *m) {
 static bool hit_at(const cp_log_match *m, size_t from, size_t n, cp_log_hit *hit) {
     hit->offset = m->line_at + from;
     hit->line = cp_buf_str(&m->line);
-    hit->match = n ? (cp_str){m->line.p + from, n} : (cp_str){0}; /* an empty line may have no memory */
+    hit->match = (cp_str){m->line.p ? m->line.p + from : NULL, n}; /* an empty line may have no memory */
     return true;
 }
 

@@ -32,7 +32,8 @@ static found feed(cp_str pattern, bool regex, cp_str log, size_t piece) {
         require(f.offset <= log.n && hit.match.n <= log.n - f.offset);
         require(!hit.match.n || memcmp(log.p + f.offset, hit.match.p, hit.match.n) == 0);
         require(!hit.match.n || !memchr(hit.match.p, '\n', hit.match.n));
-        require(hit.match.p >= hit.line.p && hit.match.p + hit.match.n <= hit.line.p + hit.line.n);
+        require(hit.match.n <= hit.line.n);
+        require(!hit.line.n || (hit.match.p >= hit.line.p && hit.match.p <= hit.line.p + hit.line.n - hit.match.n));
     }
     cp_log_match_fini(&m);
     return f;

@@ -169,12 +169,13 @@ static void note_asked(cp_str line) {
     }
     yyjson_val *root = yyjson_doc_get_root(whole ? whole : start), *id = NULL, *key, *val;
     size_t i, n, ids = 0;
+    if (!yyjson_is_obj(root)) return;
     yyjson_obj_foreach(root, i, n, key, val) {
         if (!yyjson_equals_str(key, "id")) continue;
         id = val;
         ids++;
     }
-    if (yyjson_is_obj(root)) entry(ids == 1 ? id : NULL, true)->requests++;
+    entry(ids == 1 ? id : NULL, true)->requests++;
 }
 
 static void note_answer(cp_str text) {
