@@ -14,6 +14,7 @@
 #include "base/metrics.h"
 #include "services/exec_core.h"
 #include "services/session_script.h"
+#include "services/stray.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -267,13 +268,8 @@ void cp_exec_attach_output(cp_exec *e, int out_fd, int err_fd) {
 
 /* The client has been told of the end of what begins only now. */
 static void started_too_late(cp_exec *e, pid_t pid, uint64_t start_time) {
-    cp_tree all = {0}, mine = {0};
     if (!e->impl->forced || !e->impl->backend || !e->impl->backend->owns_child) return;
-    (void)cp_tree_snapshot(&all); /* whom we see */
-    cp_tree_collect(&mine, &all, pid, start_time, &e->mark);
-    for (size_t k = 0; k < mine.n; k++) (void)cp_proc_signal(&mine.v[k], SIGKILL);
-    cp_tree_free(&mine);
-    cp_tree_free(&all);
+    cp_stray_kill_all(e->svc, pid, start_time, &e->mark);
 }
 
 void cp_exec_started(cp_exec *e, pid_t pid, uint64_t start_time) {

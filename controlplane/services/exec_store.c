@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "services/exec_core.h"
 #include "services/session.h"
+#include "services/stray.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -377,14 +378,7 @@ static void adopt_or_end(cp_services *s) {
         s->execs->held = h->next;
         cp_log(CP_LOG_WARN, "exec.unknown", "a child without a record is ended", CP_KVZ("key", h->key),
                CP_KVI("pid", h->h.pid));
-        cp_tree all = {0}, t = {0};
-        if (!h->h.exited) {
-            (void)cp_tree_snapshot(&all); /* whom we see */
-            cp_tree_collect(&t, &all, h->h.pid, h->h.start_time, &h->h.mark);
-        }
-        for (size_t i = 0; i < t.n; i++) (void)cp_proc_signal(&t.v[i], SIGKILL);
-        cp_tree_free(&all);
-        cp_tree_free(&t);
+        if (!h->h.exited) cp_stray_kill_all(s, h->h.pid, h->h.start_time, &h->h.mark);
         disown(s, &h->h);
         free_held(h);
     }

@@ -8,6 +8,7 @@
 #include "services/exec_core.h"
 #include "services/leftovers.h"
 #include "services/session.h"
+#include "services/stray.h"
 #include "services/upload.h"
 #include "services/watch.h"
 
@@ -162,6 +163,7 @@ void cp_services_close(cp_services *s) {
     cp_pool_close(s);
     close_execs(s);
     cp_events_close(s);
+    cp_strays_close(s);
 }
 
 /* ---- shutdown ---- */

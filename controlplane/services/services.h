@@ -14,6 +14,7 @@ struct cp_watches;
 struct cp_events;
 struct cp_uploads;
 struct cp_leftovers;
+struct cp_strays;
 
 typedef struct cp_services {
     cp_loop *loop;
@@ -32,6 +33,7 @@ typedef struct cp_services {
     struct cp_events *events;       /* services/events.c */
     struct cp_uploads *uploads;     /* services/upload.c; NULL without files */
     struct cp_leftovers *leftovers; /* services/leftovers.c; NULL without files */
+    struct cp_strays *strays;       /* services/stray.c: made when first needed */
     unsigned generation;            /* how often the keeper has started this server again */
     bool draining;                  /* refuse new work */
 } cp_services;

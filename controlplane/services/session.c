@@ -12,6 +12,7 @@
 #include "base/sha.h"
 #include "services/events.h"
 #include "services/exec_core.h"
+#include "services/stray.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -399,9 +400,8 @@ static char **env_of_pid(pid_t pid) {
 /* Of no use: it has ended. The keeper need not hold it any longer. */
 static void give_up(cp_services *svc, const cp_held *h) {
     cp_child gone = {0};
-    cp_proc shell = {.pid = h->pid, .start_time = h->start_time};
     cp_log(CP_LOG_INFO, "session.lost", "a session of the former server has ended", CP_KVZ("key", h->key));
-    if (!h->exited) (void)cp_proc_signal(&shell, SIGKILL);
+    if (!h->exited) cp_stray_kill(svc, h->pid, h->start_time);
     cp_keeper_claim(svc->keeper, &gone, h);
     cp_keeper_ack(svc->keeper, &gone);
     cp_keeper_forget(svc->keeper, &gone);

@@ -13,8 +13,7 @@ enum {
     CP_SESSION_ID_MAX = 200,     /* the keeper's key holds it */
     CP_SESSION_BREAK_MS = 10,    /* between two interrupts of a busy shell */
     CP_SESSION_REPLACE_MS = 300, /* then it is replaced */
-    CP_SESSION_KILL_AGAIN_MS = 100,
-    CP_SESSION_REFRESH_MS = 20, /* idle for so long: it tells what it exports */
+    CP_SESSION_REFRESH_MS = 20,  /* idle for so long: it tells what it exports */
     CP_SESSION_POLL_FIRST_MS = 100,
     CP_SESSION_POLL_MS = 500,
     CP_SESSION_PID_MS = 5000,       /* a subshell that has not reported by then never will */
@@ -142,7 +141,6 @@ struct cp_session {
     /* a busy shell */
     cp_timer unwedge;
     uint64_t unwedge_since;
-    cp_timer kill; /* a lack of descriptors or memory has kept the shell from being killed: it is tried again */
     bool replacing;
     int exports_fd; /* FIFO x; -1 until needed */
     cp_io exports_io;

@@ -3,6 +3,7 @@
  * Its program is a pipe of ours that the keeper holds too (hold 0), reports come through a FIFO whose read end the
  * keeper holds (hold 1): a server that dies leaves an idle shell that waits and a busy one whose report is kept. */
 #include "services/session_impl.h"
+#include "services/stray.h"
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -266,7 +267,6 @@ static void on_exit_(cp_child *c, const cp_exit *x) {
     cp_io_del(s->svc->loop, &s->status_io);
     cp_buf_clear(&s->inbox);
     cp_timer_stop(s->svc->loop, &s->unwedge);
-    cp_timer_stop(s->svc->loop, &s->kill);
     cp_metric_add(CP_M_SESSIONS, -1);
     session_shell_ended(s, x);
 }
@@ -276,26 +276,10 @@ static void kill_pid(const struct cp_session *s, int sig) {
     (void)cp_proc_signal(&p, sig);
 }
 
-static void kill_shell(cp_timer *t) {
-    struct cp_session *s = CP_CONTAINER(t, struct cp_session, kill);
-    cp_proc p = {.pid = s->child.pid, .start_time = s->child.start_time};
-    if (cp_proc_signal(&p, SIGKILL) < 0 && cp_lack(errno))
-        cp_timer_start(s->svc->loop, t, CP_SESSION_KILL_AGAIN_MS, kill_shell);
-}
-
-static void kill_these(const cp_tree *t) {
-    for (size_t i = 0; i < t->n; i++) (void)cp_proc_signal(&t->v[i], SIGKILL);
-}
-
 /* A shell that has ended a while ago is known by its mark alone: its number may be that of a stranger's session now. */
 void session_kill_all(struct cp_session *s) {
-    cp_tree all = {0}, mine = {0};
     pid_t shell = s->shell == SHELL_NONE ? 0 : s->child.pid;
-    (void)cp_tree_snapshot(&all); /* whom we see */
-    cp_tree_collect(&mine, &all, shell, s->child.start_time, &(cp_mark){.spawn = s->mark});
-    kill_these(&mine);
-    cp_tree_free(&mine);
-    cp_tree_free(&all);
+    cp_stray_kill_all(s->svc, shell, s->child.start_time, &(cp_mark){.spawn = s->mark});
 }
 
 /* With `keep` only the shell and the command at turn; else all that came from it. */
@@ -309,8 +293,8 @@ void session_shell_kill(struct cp_session *s) {
         (void)cp_tree_snapshot(&all);
         session_collect_owned(s->current, &all, &mine);
     }
-    kill_shell(&s->kill);
-    kill_these(&mine);
+    cp_stray_kill(s->svc, s->child.pid, s->child.start_time);
+    for (size_t i = 0; i < mine.n; i++) cp_stray_kill(s->svc, mine.v[i].pid, mine.v[i].start_time);
     cp_tree_free(&mine);
     cp_tree_free(&all);
 }
@@ -318,7 +302,6 @@ void session_shell_kill(struct cp_session *s) {
 void session_shell_forget(struct cp_session *s) {
     cp_timer_stop(s->svc->loop, &s->poll);
     cp_timer_stop(s->svc->loop, &s->unwedge);
-    cp_timer_stop(s->svc->loop, &s->kill);
     cp_timer_stop(s->svc->loop, &s->refresh);
     cp_io_del(s->svc->loop, &s->status_io);
     session_exports_close(s);

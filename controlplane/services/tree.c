@@ -63,7 +63,7 @@ int cp_tree_snapshot(cp_tree *all) {
     DIR *d = opendir("/proc");
     if (!d) return -1;
     int lack = 0;
-    for (struct dirent *e; (e = readdir(d));) {
+    for (struct dirent *e; (errno = 0, e = readdir(d));) {
         uint64_t pid;
         cp_proc_stat st;
         char path[40];
@@ -76,6 +76,7 @@ int cp_tree_snapshot(cp_tree *all) {
             lack = errno;
         }
     }
+    if (cp_lack(errno)) lack = errno; /* readdir's */
     closedir(d);
     if (all->n) qsort(all->v, all->n, sizeof *all->v, by_pid);
     return lack ? (errno = lack, -1) : 0;

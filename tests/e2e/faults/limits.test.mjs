@@ -155,21 +155,25 @@ test('X140: where processes hold the descriptors, a call is refused, and served 
   } finally { await s.stop(); }
 });
 
-test('X140: a shell that is to end while there is no descriptor ends when there is one', async () => {
+test('X140: what is to end with its session, while there is no descriptor, ends when there is one', async () => {
   const s = await start();
   try {
     const d = await openDoor('ws', s), server = await serverPid(s);
     const shell = Number((await d.exec('mkfifo nobody-writes; echo $$', { sessionId: 'a' })).body.stdout);
     const blocked = d.exec('echo >begun; read line <nobody-writes', { sessionId: 'a' });
     await until(() => stat(path.join(s.workspace, 'begun')).catch(() => null), 'the command');
+    // Of this one the shell has gone, and what it began is found by its mark.
+    const left = Number((await d.exec('sleep 1000 & echo $!', { sessionId: 'b' })).body.stdout);
+    await d.exec('exit', { sessionId: 'b' });
     const limit = n => execFileSync('prlimit', ['--pid', server, `--nofile=${n}:`]);
     limit(3); // fewer than it has
-    const deleted = d.post('/api/session/delete', { sessionId: 'a' });
+    const deleted = ['a', 'b'].map(sessionId => d.post('/api/session/delete', { sessionId }));
     assert.equal((await d.get('/api/ping')).status, 200); // it has tried
-    process.kill(shell, 0);
+    for (const pid of [shell, left]) process.kill(pid, 0);
     limit(1024);
-    await gone(shell);
-    assert.deepEqual([(await deleted).status, (await blocked).body.code], [200, 'SESSION_DESTROYED']);
+    for (const pid of [shell, left]) await gone(pid);
+    for (const r of await Promise.all(deleted)) assert.equal(r.status, 200);
+    assert.equal((await blocked).body.code, 'SESSION_DESTROYED');
     assert.equal((await d.exec('echo new', { sessionId: 'a' })).body.stdout, 'new');
     await d.close();
   } finally { await s.stop(); }
