@@ -103,6 +103,7 @@ struct cp_execs {
     cp_timer short_timer;
     cp_timer age;
     struct cp_held_child *held;
+    bool strange_logs;         /* there may be logs that no row names; each goes when an execution takes its name */
     struct cp_orphan *orphans; /* children of former servers that nobody wants, until they are gone */
     struct cp_kill *kills;     /* under way, also of executions that are not listed any more */
     cp_tree procs;             /* /proc as of procs_at, for kills of one round: see exec_kill.c */

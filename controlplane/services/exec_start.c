@@ -186,6 +186,8 @@ int cp_exec_outputs(cp_exec *e, const cp_exec_row *reopen, cp_err *err) {
         cp_buf_addf(&path, "%s/logs/%s.%s", e->svc->state_dir, e->id, ends[k]);
         cp_output_opts o = {.loop = e->svc->loop, .workers = e->svc->workers, .path = cp_buf_z(&path)};
         budget_of(e, &o);
+        /* Its output would be written over the former one's, and the next server would take both for it. */
+        if (!reopen && o.kind == CP_OUT_FILE && e->svc->execs->strange_logs) unlink(o.path);
         e->out[k] =
             reopen ? cp_output_reopen_known(&o, reopen->dropped[k], reopen->total[k], err) : cp_output_new(&o, err);
         if (!e->out[k]) return -1;

@@ -404,20 +404,26 @@ static bool is_passing(cp_str id) {
 }
 
 /* Logs that no row names: of calls that were under way when a former server died. Only under names that we give: a
- * folder that was there before us may hold other people's files, and an id of a client's has a row. */
+ * folder that was there before us may hold other people's files. What has a client's name had a row, which was lost
+ * with the registry: it stays, for who looks for it, until an execution takes the name. */
 static void sweep_logs(cp_services *s) {
     cp_autobuf cp_buf path = {0};
     cp_buf_addf(&path, "%s/logs", s->state_dir);
+    bool strange = false;
+    s->execs->strange_logs = true; /* until they have been looked at */
     cp_autofd int fd = open(cp_buf_z(&path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (!d) return;
     (void)cp_take_fd(&fd);
-    for (struct dirent *f; (f = readdir(d));) {
+    for (struct dirent *f; (errno = 0, f = readdir(d));) {
         size_t n = strlen(f->d_name);
         if (n < 5 || !is_suffix(f->d_name + n - 4)) continue;
         cp_str id = {f->d_name, n - 4};
-        if ((is_passing(id) || cp_exec_made_id(id)) && !is_known(s, id)) unlinkat(dirfd(d), f->d_name, 0);
+        if (is_known(s, id)) continue;
+        if (is_passing(id) || cp_exec_made_id(id)) unlinkat(dirfd(d), f->d_name, 0);
+        else strange = true;
     }
+    s->execs->strange_logs = strange || errno;
     closedir(d);
 }
 
@@ -435,6 +441,7 @@ int cp_exec_restore(cp_services *s, cp_err *err) {
         cp_exec_unref(e);
     }
     adopt_or_end(s);
-    if (!s->registry || cp_registry_healthy(s->registry)) sweep_logs(s); /* else rows may be there that were not read */
+    if (!s->registry || cp_registry_healthy(s->registry)) sweep_logs(s);
+    else s->execs->strange_logs = true; /* rows may be there that were not read */
     return 0;
 }

@@ -123,6 +123,24 @@ onDisk('X146', 'a buffered call that the disk has no room for says what is missi
   assert.equal(numbers(500000).startsWith(r.stdout), true);
 });
 
+own('X07', 'a log whose record was lost is no part of what runs under its name next', {}, async (d, s) => {
+  const ids = ['writes', 'silent'], of = (door, id) => door.get(`/api/process/${id}/logs`).then(r => r.body.stdout);
+  for (const id of ids) {
+    assert.equal((await d.startProcess(id, 'seq 1 5000', { executionId: id })).status, 200);
+    assert.equal((await d.wait(id, '')).status, 200);
+    assert.equal(await of(d, id), numbers(5000));
+  }
+  const second = await nextServer(s, d, { meanwhile: async () => {
+    for (const name of await readdir(stateOf(s))) if (name.startsWith('registry.db')) await rm(path.join(stateOf(s), name));
+  } });
+  for (const id of ids) assert.equal((await second.startProcess(id, `${id === 'writes' ? 'echo again; ' : ''}exec sleep 1000`, { executionId: id })).status, 200);
+  assert.equal((await second.logged('writes', 'again')).status, 200);
+  const third = await nextServer(s, second);
+  assert.deepEqual(await Promise.all(ids.map(id => of(third, id))), ['again\n', '']);
+  await second.close();
+  await third.close();
+});
+
 // What is taken away, and by what it is replaced.
 const losses = { logs: s => takeAway(path.join(stateOf(s), 'logs')) };
 for (const [what, lose] of Object.entries(losses)) own('X83', `removed while it is used: ${what}`, {}, async (d, s) => {
