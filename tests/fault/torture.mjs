@@ -46,7 +46,7 @@ await mkdir(path.join(dir, 'workspace'));
 
 function mountSmall() {
   if (process.getuid() !== 0) { console.log('torture: not root, so no full disk (a small tmpfs cannot be mounted)'); return false; }
-  try { execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=48m,mode=700', 'torture', state], { stdio: 'pipe' }); return true; } catch (e) {
+  try { execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=96m,mode=700', 'torture', state], { stdio: 'pipe' }); return true; } catch (e) {
     console.log(`torture: no full disk, a small tmpfs cannot be mounted: ${String(e.stderr).trim()}`);
     return false;
   }

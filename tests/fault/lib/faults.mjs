@@ -53,9 +53,9 @@ export class Faults {
   }
 
   // The registry was taken away: what had ended before is not known any more, nor by which request what runs was
-  // started, and the answer says so.
+  // started, and the answer says so. That may also be lost of what began right afterwards, before the server had noticed.
   forgot(body, begun) {
-    return this.since(begun, 'registry') && (/^(EXECUTION|PROCESS|COMMAND)_NOT_FOUND$/.test(body?.code) || /lost with the registry/.test(body?.message));
+    return (this.since(begun, 'registry') && /^(EXECUTION|PROCESS|COMMAND)_NOT_FOUND$/.test(body?.code)) || (this.done.registry && /lost with the registry/.test(body?.message));
   }
 
   // From SIGKILL to the next answer. Only undisturbed ones count as a measure.
