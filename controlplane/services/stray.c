@@ -3,13 +3,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 
 #include "base/fd.h"
 
-enum { AGAIN_MS = 100 };
+enum { AGAIN_MS = 100, AT_ONCE = 32 /* of one turn of the loop */ };
 
 typedef struct stray {
-    struct stray *next;
+    TAILQ_ENTRY(stray) link;
     pid_t pid;
     uint64_t start_time;
     cp_mark mark;
@@ -18,35 +19,41 @@ typedef struct stray {
 
 struct cp_strays {
     cp_loop *loop;
-    stray *first;
+    TAILQ_HEAD(strays_head, stray) waiting;
     cp_timer again;
 };
 
-/* False: a lack has kept some from being seen or reached. */
+/* False: a lack has kept it from being seen or reached. */
 static bool kill_one(const cp_proc *p) { return cp_proc_signal(p, SIGKILL) == 0 || !cp_lack(errno); }
 
-static bool kill_now(const stray *k) {
+static bool snapshot(cp_tree *all) { return cp_tree_snapshot(all) == 0 || !cp_lack(errno); }
+
+/* `whole`: the snapshot has all. */
+static bool kill_now(const stray *k, cp_tree *all, bool whole) {
     if (k->alone) return kill_one(&(cp_proc){.pid = k->pid, .start_time = k->start_time});
-    cp_tree all = {0}, mine = {0};
-    bool whole = cp_tree_snapshot(&all) == 0 || !cp_lack(errno);
-    cp_tree_collect(&mine, &all, k->pid, k->start_time, &k->mark);
+    cp_tree mine = {0};
+    cp_tree_collect(&mine, all, k->pid, k->start_time, &k->mark);
     for (size_t i = 0; i < mine.n; i++) whole &= kill_one(&mine.v[i]);
     cp_tree_free(&mine);
-    cp_tree_free(&all);
     return whole;
 }
 
+/* Who cannot be ended yet goes to the end of the queue. */
 static void again(cp_timer *t) {
     struct cp_strays *x = CP_CONTAINER(t, struct cp_strays, again);
-    for (stray **at = &x->first, *k; (k = *at);) {
-        if (!kill_now(k)) {
-            at = &k->next;
-            continue;
-        }
-        *at = k->next;
-        free(k);
+    cp_tree all = {0};
+    bool whole = snapshot(&all), lack = !whole;
+    stray *last = TAILQ_LAST(&x->waiting, strays_head), *k;
+    for (int n = 0; n < AT_ONCE && (k = TAILQ_FIRST(&x->waiting)); n++) {
+        bool ended = kill_now(k, &all, whole), end = k == last;
+        TAILQ_REMOVE(&x->waiting, k, link);
+        if (ended) free(k);
+        else TAILQ_INSERT_TAIL(&x->waiting, k, link);
+        lack |= !ended;
+        if (end) break;
     }
-    if (x->first) cp_timer_start(x->loop, t, AGAIN_MS, again);
+    cp_tree_free(&all);
+    if (!TAILQ_EMPTY(&x->waiting)) cp_timer_start(x->loop, t, lack ? AGAIN_MS : 1, again);
 }
 
 /* By then a number alone may be somebody else's. */
@@ -56,30 +63,33 @@ static void remember(cp_services *s, const stray *k) {
     if (!s->strays) {
         s->strays = cp_new(struct cp_strays);
         s->strays->loop = s->loop;
+        TAILQ_INIT(&s->strays->waiting);
     }
     stray *kept = cp_new(stray);
     *kept = *k;
     kept->pid = pid;
-    kept->next = s->strays->first;
-    s->strays->first = kept;
+    TAILQ_INSERT_TAIL(&s->strays->waiting, kept, link);
     if (!cp_timer_active(&s->strays->again)) cp_timer_start(s->loop, &s->strays->again, AGAIN_MS, again);
 }
 
 void cp_stray_kill(cp_services *s, pid_t pid, uint64_t start_time) {
     stray k = {.pid = pid, .start_time = start_time, .alone = true};
-    if (!kill_now(&k)) remember(s, &k);
+    if (!kill_now(&k, NULL, true)) remember(s, &k);
 }
 
 void cp_stray_kill_all(cp_services *s, pid_t root, uint64_t start_time, const cp_mark *mark) {
     stray k = {.pid = root, .start_time = start_time, .mark = *mark};
-    if (!kill_now(&k)) remember(s, &k);
+    cp_tree all = {0};
+    bool whole = snapshot(&all);
+    if (!kill_now(&k, &all, whole)) remember(s, &k);
+    cp_tree_free(&all);
 }
 
 void cp_strays_close(cp_services *s) {
     if (!s->strays) return;
     cp_timer_stop(s->loop, &s->strays->again);
-    for (stray *k; (k = s->strays->first);) {
-        s->strays->first = k->next;
+    for (stray *k; (k = TAILQ_FIRST(&s->strays->waiting));) {
+        TAILQ_REMOVE(&s->strays->waiting, k, link);
         free(k);
     }
     free(s->strays);
