@@ -3,14 +3,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/queue.h>
 
 #include "base/fd.h"
+#include "base/ring.h"
 
 enum { AGAIN_MS = 100, AT_ONCE = 32 /* of one turn of the loop */ };
 
 typedef struct stray {
-    TAILQ_ENTRY(stray) link;
+    cp_link link;
     pid_t pid;
     uint64_t start_time;
     cp_mark mark;
@@ -19,7 +19,7 @@ typedef struct stray {
 
 struct cp_strays {
     cp_loop *loop;
-    TAILQ_HEAD(strays_head, stray) waiting;
+    cp_link waiting;
     cp_timer again;
 };
 
@@ -38,22 +38,32 @@ static bool kill_now(const stray *k, cp_tree *all, bool whole) {
     return whole;
 }
 
+static stray *first(const cp_link *list) {
+    cp_link *l = cp_ring_first(list);
+    return l ? CP_CONTAINER(l, stray, link) : NULL;
+}
+
+static void forget(stray *k) {
+    cp_ring_del(&k->link);
+    free(k);
+}
+
 /* Who cannot be ended yet goes to the end of the queue. */
 static void again(cp_timer *t) {
     struct cp_strays *x = CP_CONTAINER(t, struct cp_strays, again);
     cp_tree all = {0};
-    bool whole = snapshot(&all), lack = !whole;
-    stray *last = TAILQ_LAST(&x->waiting, strays_head), *k;
-    for (int n = 0; n < AT_ONCE && (k = TAILQ_FIRST(&x->waiting)); n++) {
-        bool ended = kill_now(k, &all, whole), end = k == last;
-        TAILQ_REMOVE(&x->waiting, k, link);
-        if (ended) free(k);
-        else TAILQ_INSERT_TAIL(&x->waiting, k, link);
-        lack |= !ended;
-        if (end) break;
+    cp_link later;
+    cp_ring_init(&later);
+    bool whole = snapshot(&all);
+    stray *k;
+    for (int n = 0; n < AT_ONCE && (k = first(&x->waiting)); n++) {
+        if (kill_now(k, &all, whole)) forget(k);
+        else cp_ring_move(&later, &k->link);
     }
+    bool lack = !whole || !cp_ring_empty(&later);
+    cp_ring_join(&x->waiting, &later);
     cp_tree_free(&all);
-    if (!TAILQ_EMPTY(&x->waiting)) cp_timer_start(x->loop, t, lack ? AGAIN_MS : 1, again);
+    if (!cp_ring_empty(&x->waiting)) cp_timer_start(x->loop, t, lack ? AGAIN_MS : 1, again);
 }
 
 /* By then a number alone may be somebody else's. */
@@ -63,12 +73,12 @@ static void remember(cp_services *s, const stray *k) {
     if (!s->strays) {
         s->strays = cp_new(struct cp_strays);
         s->strays->loop = s->loop;
-        TAILQ_INIT(&s->strays->waiting);
+        cp_ring_init(&s->strays->waiting);
     }
     stray *kept = cp_new(stray);
     *kept = *k;
     kept->pid = pid;
-    TAILQ_INSERT_TAIL(&s->strays->waiting, kept, link);
+    cp_ring_add(&s->strays->waiting, &kept->link);
     if (!cp_timer_active(&s->strays->again)) cp_timer_start(s->loop, &s->strays->again, AGAIN_MS, again);
 }
 
@@ -88,10 +98,7 @@ void cp_stray_kill_all(cp_services *s, pid_t root, uint64_t start_time, const cp
 void cp_strays_close(cp_services *s) {
     if (!s->strays) return;
     cp_timer_stop(s->loop, &s->strays->again);
-    for (stray *k; (k = TAILQ_FIRST(&s->strays->waiting));) {
-        TAILQ_REMOVE(&s->strays->waiting, k, link);
-        free(k);
-    }
+    for (stray *k; (k = first(&s->strays->waiting));) forget(k);
     free(s->strays);
     s->strays = NULL;
 }

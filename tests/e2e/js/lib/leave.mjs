@@ -15,7 +15,7 @@ async function rest(stream, reader = stream[Symbol.asyncIterator]()) {
   return { ended: (async () => { while (!(await reader.next()).done); })() };
 }
 const running = async ended => { await begun(); return { ended }; };
-const sleep = () => `: >${mark}; exec sleep 1000`;
+const lasting = () => `: >${mark}; exec sleep 1000`;
 const readOf = async response => {
   const reader = (response.body ?? response).getReader();
   await reader.read();
@@ -23,8 +23,8 @@ const readOf = async response => {
 };
 
 const kinds = {
-  exec: () => running(c.exec(sleep())),
-  execWithId: () => running(c.exec(sleep(), { executionId: `${transport}-left` })),
+  exec: () => running(c.exec(lasting())),
+  execWithId: () => running(c.exec(lasting(), { executionId: `${transport}-left` })),
   execStream: () => rest(c.execStream('echo begun; exec sleep 1000')),
   execStreamWithId: () => rest(c.execStream('echo begun; exec sleep 1000', { executionId: `${transport}-streamed` })),
   input: async () => {
@@ -33,7 +33,7 @@ const kinds = {
     return rest(stream);
   },
   unread: async () => { const stream = c.execStream('head -c 8000000 /dev/zero | tr "\\0" y; exec sleep 1000'); await stream.next(); return { ended: until(() => stream.over, 'the end').then(() => { throw new ConfluxError('over', { code: 'DISPOSED' }); }) }; },
-  result: async () => { c.exec(sleep(), { executionId: `${transport}-asked` }).catch(() => {}); await begun(); return { ended: c.execution(`${transport}-asked`).result() }; },
+  result: async () => { c.exec(lasting(), { executionId: `${transport}-asked` }).catch(() => {}); await begun(); return { ended: c.execution(`${transport}-asked`).result() }; },
   logs: async () => rest((await c.startProcess('echo begun; exec sleep 1000')).logs()),
   wait: async () => ({ ended: (await c.startProcess('exec sleep 1000')).wait() }),
   waitForLog: async () => ({ ended: (await c.startProcess('exec sleep 1000')).waitForLog('never') }),
